@@ -1,0 +1,292 @@
+"""What `convert`, `compile` and `build` leave on disk, as data, and how it gets there whole.
+
+Two kinds of directory carry a `manifest.json`:
+
+- **weights** (`WeightsManifest`): the neutral, quantized tensors and the proof;
+- **artifact** (`Manifest`): a library for one target, its weight plan and, once `build`
+  has packed them, the weights themselves.
+
+Everything is written into a sibling directory first and renamed at the end (`staged`), so
+a reader sees the old directory or the new one, never half of either.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Literal, TypeVar
+
+import msgspec
+
+from mlc_compile.errors import ConfigError, DamageError
+
+FORMAT: Final = 1  # raised whenever an older reader would misread the directory
+MANIFEST: Final = "manifest.json"
+ALIGNMENT: Final = 64  # bytes; every packed part starts at a multiple of it
+
+PACKED_WEIGHTS: Final = "weights.bin"
+PROOF: Final = "proof.safetensors"  # tensors `prompt` i32[n] and `logits` f32[n, vocab]
+CHAT_CONFIG: Final = "mlc-chat-config.json"
+TENSOR_CACHE: Final = "tensor-cache.json"
+REPORT: Final = "report.json"
+BUILD_LOG: Final = "build-log.json"
+
+
+class Struct(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of all records: immutable, and an unknown key in a file is an error."""
+
+
+class File(Struct, frozen=True):
+    """A file of the directory, by its path relative to the manifest."""
+
+    path: str
+    nbytes: int
+    sha256: str
+
+
+class Library(Struct, frozen=True):
+    """A shared library and the CPU features without which it must not be loaded."""
+
+    path: str
+    requires: tuple[str, ...]
+    priority: int = 0  # the highest whose requirements are met is loaded
+
+
+class Part(Struct, frozen=True):
+    """One parameter of the library: where its bytes lie in `weights.bin`."""
+
+    name: str  # the parameter's name, e.g. "model.layers.0.mlp.gate_up_proj.q_weight"
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+class PlannedTensor(Struct, frozen=True):
+    """A weight as the library wants it: `sources` joined along rows, then packed."""
+
+    name: str
+    sources: tuple[str, ...]  # checkpoint names of the weights, in row order
+    layout: str  # key of layout.LAYOUTS
+    parts: tuple[Part, ...]
+
+
+class WeightPlan(Struct, frozen=True):
+    """How the neutral tensors become `weights.bin`; parts are in parameter order."""
+
+    tensors: tuple[PlannedTensor, ...]
+    nbytes: int
+
+    def digest(self) -> str:
+        """sha256 of the canonical encoding: equal plans, equal digests."""
+        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()
+
+
+class FlatKV(Struct, frozen=True):
+    """The CPU's KV cache: plain tensors, in pages of `page` tokens.
+
+    k pages are f[layers, pages, kv_heads, head_dim, page] (transposed, so that scores
+    vectorize over tokens), v pages f[layers, pages, kv_heads, page, head_dim]; the block
+    table i32[pages] maps a logical page to a physical one; length i32[1] counts tokens.
+    """
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+    page: int
+    dtype: Literal["float16", "float32"]
+
+    def pages(self, context: int) -> int:
+        """Pages that hold `context` tokens."""
+        return -(-context // self.page)
+
+    def nbytes(self, context: int) -> int:
+        """Bytes of both page arrays for `context` tokens."""
+        width = {"float16": 2, "float32": 4}[self.dtype]
+        tokens = self.pages(context) * self.page
+        return 2 * width * self.layers * self.kv_heads * self.head_dim * tokens
+
+
+class Limits(Struct, frozen=True):
+    """Tokens: the longest sequence, and the most that one prefill call takes."""
+
+    context: int
+    prefill_chunk: int
+
+
+class Versions(Struct, frozen=True):
+    """What made the directory; a library runs only under the TVM that built it."""
+
+    mlc_compile: str
+    tvm: str
+    tvm_ffi: str
+
+
+class Check(Struct, frozen=True):
+    """The outcome of replaying the proof on the target."""
+
+    status: Literal["pass", "fail", "not run"]
+    reason: str = ""
+    max_abs_error: float | None = None
+    bound: float | None = None
+
+    def told(self) -> str:
+        """The outcome in a line for people."""
+        if self.max_abs_error is None:
+            return f"{self.status}: {self.reason}"
+        return f"{self.status}, largest error {self.max_abs_error:.3g} of {self.bound:.3g} allowed"
+
+
+class WeightsManifest(Struct, frozen=True, kw_only=True):
+    """`manifest.json` of a weights directory."""
+
+    format: int = FORMAT
+    kind: Literal["weights"] = "weights"
+    model: str  # the checkpoint directory's name
+    quant: str
+    mlc_compile: str
+    tied: bool  # the head shares the embedding's tensor
+    kept: tuple[str, ...]  # linear weights left unquantized, each with the reason
+    notes: tuple[str, ...] = ()  # what was unusual about the checkpoint, and what was done
+    digest: str  # sha256 over the names and digests of all tensors
+    files: tuple[File, ...]
+
+
+class Manifest(Struct, frozen=True, kw_only=True):
+    """`manifest.json` of an artifact directory."""
+
+    format: int = FORMAT
+    kind: Literal["artifact"] = "artifact"
+    model: str
+    quant: str
+    target: str
+    triple: str
+    linker: str
+    versions: Versions
+    libraries: tuple[Library, ...]
+    limits: Limits
+    kv: FlatKV
+    vocab_size: int
+    hidden_size: int
+    plan: WeightPlan
+    plan_digest: str
+    activation_bytes: int  # planned peak of intermediate storage, the largest function's
+    weights_digest: str | None = None  # of the weights manifest that was packed; None: library only
+    files: tuple[File, ...]
+    check: Check
+
+
+AnyManifest = WeightsManifest | Manifest
+M = TypeVar("M", WeightsManifest, Manifest)
+
+
+def read_manifest(directory: Path, expected: type[M]) -> M:
+    """The manifest of `directory`, which must be of the kind `expected`.
+
+    Raises ConfigError when the directory is something else, DamageError when its manifest
+    cannot be read.
+    """
+    path = directory / MANIFEST
+    if not directory.is_dir():
+        raise ConfigError(f"{directory} is not a directory", hint=_WHAT[expected])
+    if not path.is_file():
+        found = (
+            "a model checkpoint" if (directory / "config.json").is_file() else "no manifest.json"
+        )
+        raise ConfigError(
+            f"{directory} must be {_NAME[expected]}, but holds {found}", hint=_WHAT[expected]
+        )
+    try:
+        raw = msgspec.json.decode(path.read_bytes())
+        kind, version = raw["kind"], raw["format"]
+    except (msgspec.DecodeError, KeyError, TypeError) as e:
+        raise DamageError(f"{path} is damaged: {e}", hint="rebuild the directory") from e
+    if version != FORMAT:
+        raise DamageError(
+            f"{path} has format {version}, this version reads {FORMAT}",
+            hint="rebuild the directory",
+        )
+    if kind != _KIND[expected]:
+        raise ConfigError(
+            f"{directory} must be {_NAME[expected]}, but is of kind {kind!r}", hint=_WHAT[expected]
+        )
+    try:
+        return msgspec.convert(raw, expected)
+    except msgspec.ValidationError as e:
+        raise DamageError(f"{path} is damaged: {e}", hint="rebuild the directory") from e
+
+
+def write_manifest(directory: Path, manifest: AnyManifest) -> None:
+    """Write `manifest.json`, in a form that people can read and two builds share byte for byte."""
+    (directory / MANIFEST).write_bytes(pretty_json(manifest))
+
+
+def pretty_json(value: object) -> bytes:
+    """Indented JSON with a final newline, keys in the order given."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+
+
+def list_files(directory: Path, *, leave_out: frozenset[str] = frozenset()) -> tuple[File, ...]:
+    """Every file under `directory` with its digest, sorted by path, the manifest aside."""
+    skip = {MANIFEST, BUILD_LOG, *leave_out}
+    paths = sorted(p for p in directory.rglob("*") if p.is_file())
+    relative = ((p, p.relative_to(directory).as_posix()) for p in paths)
+    return tuple(describe(p, name) for p, name in relative if name not in skip)
+
+
+def describe(path: Path, name: str) -> File:
+    """Size and sha256 of one file."""
+    with path.open("rb") as f:
+        digest = hashlib.file_digest(f, "sha256").hexdigest()
+    return File(path=name, nbytes=path.stat().st_size, sha256=digest)
+
+
+@contextmanager
+def staged(directory: Path) -> Iterator[Path]:
+    """Give a scratch directory that becomes `directory` if the block succeeds.
+
+    A failure or an interrupt removes the scratch and leaves what was there before. A
+    directory that we did not write (not empty, no manifest) is never replaced.
+    """
+    if directory.exists() and not _replaceable(directory):
+        raise ConfigError(
+            f"{directory} exists and was not written by mlc-compile",
+            hint="choose another directory with -o, or remove it first",
+        )
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    scratch = directory.parent / f".{directory.name}.{os.getpid()}.partial"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    try:
+        yield scratch
+        _replace(directory, scratch)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _replaceable(directory: Path) -> bool:
+    return directory.is_dir() and ((directory / MANIFEST).is_file() or not any(directory.iterdir()))
+
+
+def _replace(directory: Path, scratch: Path) -> None:
+    if not directory.exists():
+        scratch.rename(directory)
+        return
+    retired = directory.parent / f".{directory.name}.{os.getpid()}.retired"
+    directory.rename(retired)
+    try:
+        scratch.rename(directory)
+    except OSError:
+        retired.rename(directory)
+        raise
+    shutil.rmtree(retired, ignore_errors=True)
+
+
+_KIND: Final = {WeightsManifest: "weights", Manifest: "artifact"}
+_NAME: Final = {WeightsManifest: "a weights directory", Manifest: "an artifact"}
+_WHAT: Final = {
+    WeightsManifest: "give a directory that `mlc-compile convert` wrote",
+    Manifest: "give an artifact that `mlc-compile build` wrote: OUT/<model>-<quant>/<target>",
+}

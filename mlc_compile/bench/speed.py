@@ -1,0 +1,206 @@
+"""Prefill and decode speed of an artifact, each number of threads in a process of its own.
+
+TVM's threads are fixed once it is loaded, and the peak of resident memory is a process's, so
+the measuring happens in `bench.worker`; this module asks for it and joins the answers.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from mlc_compile import __version__
+from mlc_compile.artifact import Manifest, Versions
+from mlc_compile.bench.bandwidth import read_bandwidth
+from mlc_compile.errors import ConfigError, EnvironmentError_, MlcError
+from mlc_compile.progress import Progress
+from mlc_compile.runtime.host import available_cores, cpu_name
+from mlc_compile.runtime.load import Loadable, check_artifact
+from mlc_compile.runtime.memory import bytes_per_token
+
+PROMPTS: Final = (128, 512)
+
+Phase = Literal["prefill", "decode"]
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What to measure. All sizes are tokens."""
+
+    prompts: tuple[int, ...] = ()  # prompt lengths; (): those of PROMPTS that fit the context
+    generate: int = 64  # tokens decoded in one measurement; 0: none
+    depths: tuple[int, ...] = (0,)  # tokens already in the cache, for prefill and decode
+    threads: tuple[int, ...] = ()  # (): the cores this process may use
+    repeats: int = 3
+    warm_up: int = 1  # measurements thrown away before the first that counts
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What one worker process measures."""
+
+    directory: str
+    threads: int
+    plan: Plan
+
+
+class Measurement(msgspec.Struct, frozen=True, kw_only=True):
+    """The median of a plan's repeats."""
+
+    artifact: str
+    phase: Phase
+    tokens: int
+    depth: int
+    threads: int
+    tok_s: float
+    spread: float  # (fastest - slowest) / median
+    peak_rss_bytes: int  # of the process so far: weights that were mapped and read included
+    roofline_share: float | None = None  # decode: bytes it must read / what the machine could
+
+
+class WorkerResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's answer: measurements, and what loading cost."""
+
+    load_s: float
+    loaded_rss_bytes: int
+    results: tuple[Measurement, ...]
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds from a started process to a loaded artifact, and its resident memory then."""
+
+    artifact: str
+    threads: int
+    load_s: float
+    rss_bytes: int
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """Where it was measured, and by what."""
+
+    cpu: str
+    cores: int
+    bandwidth_bytes_s: dict[int, float]  # by number of threads
+    mlc_compile: str = __version__
+
+
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured, precisely enough to find it again."""
+
+    artifact: str
+    model: str
+    quant: str
+    target: str
+    versions: Versions
+    library_sha256: str
+
+
+class Benchmark(msgspec.Struct, frozen=True, kw_only=True):
+    """All of a benchmark; `results` in the order measured."""
+
+    device: Device
+    plan: Plan
+    artifacts: tuple[Subject, ...]
+    loads: tuple[Load, ...]
+    results: tuple[Measurement, ...]
+
+
+def measure(directories: tuple[Path, ...], plan: Plan, progress: Progress) -> Benchmark:
+    """Measure each artifact with each number of threads, one after the other.
+
+    Raises what loading raises, and ConfigError for a plan that an artifact's context cannot
+    hold, both before anything is measured.
+    """
+    loadables = [check_artifact(directory) for directory in directories]
+    plans = [_fitted(plan, loadable.manifest) for loadable in loadables]
+    threads = plan.threads or (available_cores(),)
+    progress.step("memory bandwidth", len(threads))
+    bandwidth = {n: _counted(read_bandwidth(n), progress) for n in threads}
+    results: list[Measurement] = []
+    loads: list[Load] = []
+    for loadable, fitted in zip(loadables, plans, strict=True):
+        for n in threads:
+            progress.step(f"{loadable.directory}, {n} threads")
+            job = Job(directory=str(loadable.directory), threads=n, plan=fitted)
+            answer = run_worker(job)
+            loads.append(_load(job, answer))
+            results += _with_roofline(answer.results, loadable.manifest, bandwidth[n])
+    return Benchmark(
+        device=Device(cpu=cpu_name(), cores=available_cores(), bandwidth_bytes_s=bandwidth),
+        plan=msgspec.structs.replace(plan, threads=threads),
+        artifacts=tuple(map(_subject, loadables)),
+        loads=tuple(loads),
+        results=tuple(results),
+    )
+
+
+def run_worker(job: Job) -> WorkerResult:
+    """Measure in a fresh process."""
+    command = [sys.executable, "-m", "mlc_compile.bench.worker"]
+    done = subprocess.run(command, input=msgspec.json.encode(job), capture_output=True, check=False)
+    if done.returncode < 0:
+        raise EnvironmentError_(
+            f"measuring {job.directory} was ended by signal {-done.returncode}",
+            hint="signal 9 mostly means that memory ran out: try fewer tokens",
+        )
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise MlcError(f"measuring {job.directory} failed: {last}")
+    return msgspec.json.decode(done.stdout, type=WorkerResult)
+
+
+def _fitted(plan: Plan, manifest: Manifest) -> Plan:
+    """The plan with its default prompts chosen, if the context can hold all of it."""
+    if min(*plan.prompts, *plan.threads, plan.repeats, 1) < 1:
+        raise ConfigError(
+            "prompt lengths, threads and repeats must be 1 or more", hint="see `bench --help`"
+        )
+    context, deepest = manifest.limits.context, max(plan.depths)
+    prompts = plan.prompts or tuple(n for n in PROMPTS if n + deepest <= context)
+    longest = deepest + max(*prompts, plan.generate, 0)
+    if longest > context:
+        raise ConfigError(
+            f"the plan needs {longest} tokens, but the context holds {context}",
+            hint="lower --depth, --prompt-tokens or --gen-tokens",
+        )
+    return msgspec.structs.replace(plan, prompts=prompts)
+
+
+def _with_roofline(
+    results: tuple[Measurement, ...], manifest: Manifest, bandwidth: float
+) -> Iterator[Measurement]:
+    for result in results:
+        if result.phase == "prefill":  # bound by arithmetic, not by memory
+            yield result
+            continue
+        middle = result.depth + result.tokens // 2  # the cache grows while it decodes
+        share = result.tok_s * bytes_per_token(manifest, middle) / bandwidth
+        yield msgspec.structs.replace(result, roofline_share=share)
+
+
+def _load(job: Job, answer: WorkerResult) -> Load:
+    return Load(
+        artifact=job.directory,
+        threads=job.threads,
+        load_s=answer.load_s,
+        rss_bytes=answer.loaded_rss_bytes,
+    )
+
+
+def _subject(loadable: Loadable) -> Subject:
+    manifest = loadable.manifest
+    digests = {file.path: file.sha256 for file in manifest.files}
+    return Subject(
+        artifact=str(loadable.directory),
+        model=manifest.model,
+        quant=manifest.quant,
+        target=manifest.target,
+        versions=manifest.versions,
+        library_sha256=digests.get(loadable.library.path, ""),
+    )
+
+
+def _counted(value: float, progress: Progress) -> float:
+    progress.advance()
+    return value

@@ -1,0 +1,173 @@
+"""Prove that an artifact is whole and computes what `convert` computed.
+
+`python -m mlc_compile.bench.verify DIR` replays the proof alone and prints its `Check` as
+JSON: `build` does so in a process that has not loaded the compiler.
+"""
+
+import sys
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import safetensors
+import safetensors.numpy
+
+from mlc_compile.artifact import PROOF, Check, File, Manifest, describe, read_manifest
+from mlc_compile.errors import DamageError, MlcError, TargetError
+from mlc_compile.runtime.engine import start_engine
+from mlc_compile.runtime.load import (
+    Loadable,
+    check_versions,
+    check_weights,
+    choose_library,
+)
+
+Floats = npt.NDArray[np.float32]
+Outcome = Literal["pass", "fail", "not run"]
+
+# Allowed |logit - reference| as a share of the largest |reference logit|, by dtype of the KV
+# cache. Both sides compute in float32 from equal weights and differ in the order of their
+# sums, which tens of layers spread to some 1e-5; a float16 cache rounds keys and values to
+# 11 bits, 5e-4 each. A wrong kernel is off by a share near 1.
+BOUNDS: Final = {"float32": 2e-4, "float16": 1e-2}
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing looked at."""
+
+    name: str
+    status: Outcome
+    detail: str = ""
+
+
+class Verification(msgspec.Struct, frozen=True, kw_only=True):
+    """All findings, and the proof's numbers."""
+
+    findings: tuple[Finding, ...]
+    check: Check
+
+    @property
+    def failures(self) -> tuple[Finding, ...]:
+        """Findings that failed."""
+        return tuple(f for f in self.findings if f.status == "fail")
+
+
+def verify(directory: Path) -> Verification:
+    """Check files, versions, machine and proof, each even if one before failed.
+
+    An artifact for another machine is not at fault: its proof is "not run". Raises only if
+    there is no readable manifest.
+    """
+    manifest = read_manifest(directory, Manifest)
+    findings = [*_files(directory, manifest), _versions(manifest)]
+    if any(f.status == "fail" for f in findings):
+        check = Check(status="not run", reason="the artifact failed before it could be loaded")
+    else:
+        check = _replayed(directory)
+    proof = Finding(name="proof", status=check.status, detail=_told(check))
+    return Verification(findings=(*findings, proof), check=check)
+
+
+def replay_proof(directory: Path) -> Check:
+    """Run the proof's prompt through the library and compare all logits with the reference.
+
+    "not run", with the reason, if this machine cannot run it or no weights are packed.
+    Raises TargetError (other TVM) and DamageError (files are not what they must be).
+    """
+    manifest = read_manifest(directory, Manifest)
+    try:
+        library = choose_library(manifest)
+    except TargetError as e:
+        return Check(status="not run", reason=str(e))
+    if manifest.weights_digest is None:
+        return Check(status="not run", reason="a library without weights")
+    check_versions(manifest)
+    check_weights(directory, manifest)
+    prompt, expected = read_proof(directory / PROOF)
+    engine = start_engine(Loadable(directory, manifest, library))
+    got = np.concatenate(list(engine.score(prompt)))
+    return compare(got, expected, BOUNDS[manifest.kv.dtype])
+
+
+def compare(got: Floats, expected: Floats, share: float) -> Check:
+    """Whether f32[n, vocab] logits are within `share` of the largest expected one."""
+    bound = share * float(np.abs(expected).max())
+    if got.shape != expected.shape:
+        reason = f"logits must have the shape {expected.shape}, got {got.shape}"
+        return Check(status="fail", reason=reason, bound=bound)
+    error = float(np.abs(got - expected).max())
+    if error <= bound:
+        return Check(status="pass", max_abs_error=error, bound=bound)
+    reason = f"a logit is off by {error:.3g}, allowed is {bound:.3g}"
+    return Check(status="fail", reason=reason, max_abs_error=error, bound=bound)
+
+
+def read_proof(path: Path) -> tuple[list[int], Floats]:
+    """The prompt and its reference logits f32[n, vocab]."""
+    try:
+        tensors = safetensors.numpy.load_file(path)
+        return [int(i) for i in tensors["prompt"]], tensors["logits"]
+    except (safetensors.SafetensorError, OSError, KeyError) as e:
+        raise DamageError(f"{path} cannot be read: {e}", hint="rebuild the artifact") from e
+
+
+def main() -> None:
+    """Print the proof's outcome as JSON; a failure to try is one sentence and its exit code."""
+    try:
+        check = replay_proof(Path(sys.argv[1]))
+    except MlcError as e:
+        sys.stderr.write(f"{e}\n")
+        sys.exit(e.exit_code)
+    sys.stdout.buffer.write(msgspec.json.encode(check))
+
+
+def _files(directory: Path, manifest: Manifest) -> list[Finding]:
+    """Size and digest of every file in the manifest."""
+    wrong = [
+        Finding(name=file.path, status="fail", detail=reason)
+        for file in manifest.files
+        if (reason := _difference(directory, file))
+    ]
+    total = sum(file.nbytes for file in manifest.files)
+    whole = f"{len(manifest.files)} files, {total:,} bytes"
+    return wrong or [Finding(name="files", status="pass", detail=whole)]
+
+
+def _difference(directory: Path, file: File) -> str:
+    path = directory / file.path
+    if not path.is_file():
+        return "is missing"
+    if path.stat().st_size != file.nbytes:
+        return f"must have {file.nbytes:,} bytes, has {path.stat().st_size:,}"
+    return "" if describe(path, file.path) == file else "does not have the digest in the manifest"
+
+
+def _versions(manifest: Manifest) -> Finding:
+    try:
+        check_versions(manifest)
+    except TargetError as e:
+        return Finding(name="versions", status="fail", detail=str(e))
+    versions = manifest.versions
+    return Finding(
+        name="versions", status="pass", detail=f"tvm {versions.tvm}, tvm-ffi {versions.tvm_ffi}"
+    )
+
+
+def _replayed(directory: Path) -> Check:
+    """As `replay_proof`, with damage as the outcome that it is here."""
+    try:
+        return replay_proof(directory)
+    except DamageError as e:
+        return Check(status="fail", reason=str(e))
+
+
+def _told(check: Check) -> str:
+    if check.max_abs_error is None:
+        return check.reason
+    return f"largest error {check.max_abs_error:.3g}, allowed {check.bound:.3g}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""The `mlc-compile` program: its commands, and how a failure becomes a sentence and an exit code.
+
+Commands import what they need inside their functions: `mlc-compile --help` loads neither TVM
+nor numpy.
+"""
+
+import errno
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+from typing import Annotated, Final
+
+import typer
+
+from mlc_compile import __version__
+from mlc_compile.cli.bench import bench
+from mlc_compile.cli.build import build
+from mlc_compile.cli.chat import chat
+from mlc_compile.cli.compile import compile_
+from mlc_compile.cli.convert import convert
+from mlc_compile.cli.doctor import doctor
+from mlc_compile.cli.eval import eval_
+from mlc_compile.cli.inspect import inspect
+from mlc_compile.cli.run import run
+from mlc_compile.cli.targets import targets
+from mlc_compile.cli.verify import verify
+from mlc_compile.errors import EnvironmentError_, MlcError
+from mlc_compile.tvm_version import PINS, installed
+
+COMMANDS: Final[dict[str, Callable[..., None]]] = {
+    "build": build,
+    "convert": convert,
+    "compile": compile_,
+    "run": run,
+    "chat": chat,
+    "bench": bench,
+    "eval": eval_,
+    "inspect": inspect,
+    "verify": verify,
+    "targets": targets,
+    "doctor": doctor,
+}
+
+INTERRUPTED: Final = 130
+TRACEBACK_VARIABLE: Final = "MLC_COMPILE_TRACEBACK"
+
+REMEDIES: Final = {
+    errno.ENOSPC: "free some space, or write elsewhere with -o",
+    errno.EDQUOT: "free some of your quota, or write elsewhere with -o",
+    errno.EROFS: "the file system is read-only: write elsewhere with -o",
+    errno.EACCES: "check the permissions, or write elsewhere with -o",
+    errno.EPERM: "check the permissions, or write elsewhere with -o",
+}
+
+app = typer.Typer(
+    name="mlc-compile",
+    help="Compile Qwen3 checkpoints into INT4 libraries, one per device, and run them.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def main() -> None:
+    """The console script: run the command line and exit with its code."""
+    arguments = sys.argv[1:]
+    sys.excepthook = _report_bug
+    sys.exit(invoke(arguments))
+
+
+def invoke(arguments: list[str]) -> int:
+    """Run one command line; every failure that we foresee is told on stderr. The exit code."""
+    try:
+        code: int | None = app(
+            arguments or ["--help"], prog_name="mlc-compile", standalone_mode=False
+        )
+    except MlcError as e:
+        return _fail(e, str(e), e.hint, e.exit_code)
+    except typer.TyperException as e:
+        return _fail(e, _sentence(e.format_message()), _usage_hint(arguments), e.exit_code)
+    except OSError as e:
+        where = f"{e.filename}: " if e.filename else ""
+        hint = REMEDIES.get(e.errno or 0, "")
+        reason = e.strerror or str(e)
+        return _fail(e, where + reason.lower(), hint, EnvironmentError_.exit_code)
+    if code == INTERRUPTED:
+        sys.stderr.write("interrupted\n")
+    return code or 0
+
+
+def _fail(error: BaseException, message: str, hint: str, exit_code: int) -> int:
+    """Tell of a failure on stderr, as text or with `--json` as one object; the exit code."""
+    if _wants_traceback():
+        traceback.print_exception(error)
+    if "--json" in sys.argv:
+        record = {"error": message, "hint": hint, "exit_code": exit_code}
+        sys.stderr.write(json.dumps(record) + "\n")
+        return exit_code
+    sys.stderr.write(f"error: {message}\n")
+    if hint:
+        sys.stderr.write(f" hint: {hint}\n")
+    return exit_code
+
+
+def _report_bug(
+    kind: type[BaseException], error: BaseException, _trace: TracebackType | None
+) -> None:
+    """What Python calls for an exception that nothing foresaw; it then exits with 1.
+
+    An interrupt outside a command, while modules load, comes here too; then Python exits as
+    the signal wants.
+    """
+    if issubclass(kind, KeyboardInterrupt):
+        sys.stderr.write("interrupted\n")
+        return
+    _fail(
+        error,
+        f"this is a bug in mlc-compile: {kind.__name__}: {error}",
+        ""
+        if _wants_traceback()
+        else "report it with the output of the same command and --traceback",
+        MlcError.exit_code,
+    )
+
+
+def _wants_traceback() -> bool:
+    return "--traceback" in sys.argv or os.environ.get(TRACEBACK_VARIABLE, "0") not in {"", "0"}
+
+
+def _usage_hint(arguments: list[str]) -> str:
+    command = next((a for a in arguments if a in COMMANDS), None)
+    return f"see mlc-compile {command} --help" if command else "see mlc-compile --help"
+
+
+def _sentence(message: str) -> str:
+    """Typer's message in the form of ours: no capital, no final stop."""
+    return message[:1].lower() + message[1:].removesuffix(".")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        tvm = ", ".join(f"{name} {installed(name) or 'missing'}" for name in PINS)
+        sys.stdout.write(f"mlc-compile {__version__} ({tvm})\n")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print versions and exit."
+        ),
+    ] = False,
+) -> None:
+    """Compile Qwen3 checkpoints into INT4 libraries, one per device, and run them."""
+
+
+for _name, _command in COMMANDS.items():
+    app.command(_name)(_command)

@@ -1,0 +1,85 @@
+"""`mlc-compile bench`: prefill and decode speed, and how close to the memory's limit."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mlc_compile.cli.console import Output, output_options, plain_table
+from mlc_compile.cli.options import numbers
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from mlc_compile.bench.speed import Benchmark
+
+
+@output_options
+def bench(
+    output: Output,
+    artifacts: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Artifacts.")],
+    *,
+    prompt_tokens: Annotated[
+        str, typer.Option(help="Prompt lengths, comma-separated.", show_default="128,512")
+    ] = "",
+    gen_tokens: Annotated[int, typer.Option(min=0, help="Tokens to decode; 0: none.")] = 64,
+    depth: Annotated[str, typer.Option(help="Tokens already in the cache, a list.")] = "0",
+    threads: Annotated[
+        str, typer.Option(help="Numbers of threads, a list.", show_default="the physical cores")
+    ] = "",
+    repeats: Annotated[int, typer.Option(min=1, help="Measurements of each.")] = 3,
+    warm_up: Annotated[int, typer.Option(min=0, help="Measurements thrown away before.")] = 1,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Show each artifact's speed relative to the first's.")
+    ] = False,
+) -> None:
+    """Measure the speed of artifacts on this machine."""
+    from mlc_compile.bench.speed import Plan, measure
+
+    plan = Plan(
+        prompts=numbers(prompt_tokens, "--prompt-tokens"),
+        generate=gen_tokens,
+        depths=numbers(depth, "--depth") or (0,),
+        threads=numbers(threads, "--threads"),
+        repeats=repeats,
+        warm_up=warm_up,
+    )
+    with output.progress() as progress:
+        benchmark = measure(tuple(artifacts), plan, progress)
+    output.result(benchmark, as_table(benchmark, compare=compare))
+
+
+def as_table(benchmark: "Benchmark", *, compare: bool) -> "Table":
+    """One row per measurement; the device and the method above them."""
+    heads = ["artifact", "phase", "tokens", "depth", "threads", "tok/s", "spread", "peak RSS"]
+    table = plain_table(*heads, "of bandwidth", *(["vs first"] if compare else []))
+    device, plan = benchmark.device, benchmark.plan
+    table.title = (
+        f"{device.cpu}, {device.cores} cores; median of {plan.repeats} after {plan.warm_up}"
+    )
+    for row in _rows(benchmark):
+        table.add_row(*row[: len(table.columns)])
+    return table
+
+
+def _rows(benchmark: "Benchmark") -> Iterator[tuple[str, ...]]:
+    first = benchmark.artifacts[0].artifact
+    same = {
+        (r.phase, r.tokens, r.depth, r.threads): r.tok_s
+        for r in benchmark.results
+        if r.artifact == first
+    }
+    for r in benchmark.results:
+        base = same.get((r.phase, r.tokens, r.depth, r.threads))
+        share = "" if r.roofline_share is None else f"{r.roofline_share:.0%}"
+        yield (
+            r.artifact,
+            r.phase,
+            *(str(n) for n in (r.tokens, r.depth, r.threads)),
+            f"{r.tok_s:.1f}",
+            f"{r.spread:.1%}",
+            f"{r.peak_rss_bytes / 2**20:.0f} MiB",
+            share,
+            f"{r.tok_s / base:.2f}x" if base else "",
+        )

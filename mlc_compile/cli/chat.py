@@ -1,0 +1,60 @@
+"""`mlc-compile chat`: a conversation, in the form that the model was trained on."""
+
+import sys
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from mlc_compile.cli.console import Output, output_options
+from mlc_compile.cli.options import Artifact, MaxTokens, Seed, Threads
+
+
+@output_options
+def chat(
+    output: Output,
+    artifact: Artifact,
+    *,
+    prompt: Annotated[
+        str | None,
+        typer.Option("--prompt", "-p", help="Ask this and end.", show_default="ask line by line"),
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="Instructions for the assistant.")] = None,
+    max_tokens: MaxTokens = 512,
+    temperature: Annotated[
+        float | None,
+        typer.Option(help="0 always takes the likeliest token.", show_default="the model's advice"),
+    ] = None,
+    seed: Seed = None,
+    threads: Threads = None,
+    thinking: Annotated[
+        bool | None, typer.Option("--think/--no-think", help="Whether to reason first.")
+    ] = None,
+) -> None:
+    """Talk with the artifact in DIR; each line of standard input is one turn."""
+    from mlc_compile.runtime.conversation import Conversation, Manner
+    from mlc_compile.runtime.session import open_session
+
+    manner = Manner(max_tokens, temperature, seed, thinking)
+    conversation = Conversation(open_session(artifact, threads), manner, system)
+    answers = []
+    for line in _turns(prompt):
+        answers.append(conversation.ask(line, output.stream))
+        output.stream("\n")
+        output.story(answers[-1].told())
+    if output.json:
+        output.result({"messages": conversation.messages, "answers": answers})
+
+
+def _turns(prompt: str | None) -> Iterator[str]:
+    """What the user says, blank lines left out."""
+    lines = _typed() if sys.stdin.isatty() else (line.rstrip("\n") for line in sys.stdin)
+    yield from (line for line in (lines if prompt is None else [prompt]) if line.strip())
+
+
+def _typed() -> Iterator[str]:
+    while True:
+        try:
+            yield input("> ")
+        except EOFError:
+            return

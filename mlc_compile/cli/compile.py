@@ -1,0 +1,45 @@
+"""`mlc-compile compile`: a model's config to a library for one target; no weights needed."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mlc_compile.cli.console import Output, output_options
+from mlc_compile.cli.options import Context, KVType, Model, PrefillChunk, Quant
+
+
+@output_options
+def compile_(
+    output: Output,
+    model: Model,
+    *,
+    out: Annotated[Path, typer.Option("-o", "--out", help="Directory to write.")],
+    target: Annotated[str, typer.Option("-t", "--target", help="What to compile for.")] = "cpu",
+    quant: Quant = "q4f16_1",
+    context: Context = None,
+    prefill_chunk: PrefillChunk = None,
+    kv_dtype: KVType = None,
+) -> None:
+    """Compile MODEL to a library and the plan of the weights it wants; a config is enough."""
+    from mlc_compile.checkpoint import find_model
+    from mlc_compile.cli.options import library_options
+    from mlc_compile.driver.compile import compile_model
+    from mlc_compile.target import find_target
+
+    row = find_target(target)
+    options = library_options(context, prefill_chunk, kv_dtype)
+    with output.progress() as progress:
+        compiled = compile_model(find_model(model), row, quant, out, options, progress)
+    for stage, seconds in compiled.seconds.items():
+        output.story(f"{stage}: {seconds:.1f} s")
+    manifest = compiled.manifest
+    result = {
+        "directory": str(out),
+        "target": manifest.target,
+        "library": manifest.libraries[0].path,
+        "linker": manifest.linker,
+        "plan_digest": manifest.plan_digest,
+        "seconds": compiled.seconds,
+    }
+    output.result(result, f"{out}/{manifest.libraries[0].path}  linked by {manifest.linker}")

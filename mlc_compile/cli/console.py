@@ -1,0 +1,187 @@
+"""What a command says and where: the result on stdout, the story on stderr.
+
+A command takes an `Output` first and is decorated with `output_options`, which gives it
+`--json`, `--quiet`, `--cache-dir` and `--traceback`:
+
+    @output_options
+    def inspect(output: Output, artifact: Path) -> None:
+        output.result(manifest, shown=table)
+
+rich is imported where it draws, so that `--help` of a command costs little.
+"""
+
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Concatenate, Final, ParamSpec
+
+import typer
+
+from mlc_compile.artifact import pretty_json
+from mlc_compile.progress import SILENT, Progress
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+    from rich.table import Table
+
+PANEL: Final = "Common options"
+CACHE_VARIABLE: Final = "MLC_COMPILE_CACHE"
+
+P = ParamSpec("P")
+
+
+def default_cache_dir() -> Path:
+    """Where caches go when neither the option nor the variable says: XDG's place for them."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "mlc_compile"
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where one command's words go, and the options that every command shares."""
+
+    json: bool = False
+    quiet: bool = False
+    cache_dir: Path = Path()
+
+    def result(self, value: object, shown: "RenderableType | None" = None) -> None:
+        """The result: `value` as JSON with `--json`, else `shown` (text or anything rich draws).
+
+        `value` is what msgspec encodes: a Struct, a dataclass, dicts, lists, scalars.
+        Without `shown`, people get the JSON too.
+        """
+        if self.json or shown is None:
+            sys.stdout.write(pretty_json(value).decode())
+        else:
+            _stdout().print(shown)
+        sys.stdout.flush()
+
+    def stream(self, text: str) -> None:
+        """A piece of a result that grows, such as generated text; JSON waits for the whole."""
+        if not self.json:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+
+    def story(self, line: str) -> None:
+        """One line for the person who waits: stderr, nothing with `--quiet`."""
+        if not self.quiet:
+            _stderr().print(line)
+
+    @contextmanager
+    def progress(self) -> Iterator[Progress]:
+        """A progress bar on stderr; silent with `--quiet` or where stderr is not a terminal."""
+        if self.quiet or not sys.stderr.isatty():
+            yield SILENT
+            return
+        with _bars() as bars:
+            yield Bars(bars)
+
+
+class Bars:
+    """`mlc_compile.progress.Progress` drawn by rich: a line per stage, the last one moving."""
+
+    def __init__(self, bars: "RichProgress") -> None:
+        self._bars = bars
+        self._task: TaskID | None = None
+
+    def step(self, name: str, total: int | None = None) -> None:
+        """Close the stage that runs and open the next; without a total the bar pulses."""
+        if self._task is not None:
+            self._bars.update(self._task, total=1, completed=1)
+        self._task = self._bars.add_task(name, total=total)
+
+    def advance(self, amount: int = 1) -> None:
+        """Move the bar of the current stage."""
+        if self._task is not None:
+            self._bars.advance(self._task, amount)
+
+
+def plain_table(*headers: str) -> "Table":
+    """An empty table that reads well on a terminal and in a pipe: columns, no frame."""
+    from rich.table import Table
+
+    return Table(*headers, box=None, pad_edge=False)
+
+
+def output_options(command: Callable[Concatenate[Output, P], None]) -> Callable[..., None]:
+    """Make `command(output, ...)` what typer reads: the shared options in place of `output`."""
+
+    @functools.wraps(command)
+    def with_options(
+        json: bool, quiet: bool, cache_dir: Path, traceback: bool, *args: P.args, **own: P.kwargs
+    ) -> None:
+        del traceback  # `app.main` looks for it in the arguments: it handles what we raise
+        command(Output(json, quiet, cache_dir), *args, **own)
+
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    parameters = [*own, *inspect.signature(_shared).parameters.values()]
+    with_options.__annotations__ = {p.name: p.annotation for p in parameters}
+    with_options.__dict__["__signature__"] = inspect.Signature(parameters)
+    return with_options
+
+
+def _shared(
+    *,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=PANEL)
+    ] = False,
+    quiet: Annotated[
+        bool,
+        typer.Option(
+            "--quiet", "-q", help="Say nothing on stderr but errors.", rich_help_panel=PANEL
+        ),
+    ] = False,
+    cache_dir: Annotated[
+        Path,
+        typer.Option(
+            envvar=CACHE_VARIABLE,
+            help="Where caches go.",
+            default_factory=default_cache_dir,
+            show_default="~/.cache/mlc_compile",
+            rich_help_panel=PANEL,
+        ),
+    ],
+    traceback: Annotated[
+        bool,
+        typer.Option(
+            "--traceback", help="Show the Python traceback of an error.", rich_help_panel=PANEL
+        ),
+    ] = False,
+) -> None:
+    """Carry the signature of the shared options; never called."""
+
+
+@cache
+def _stdout() -> "Console":
+    from rich.console import Console
+
+    # A pipe has no width: never fold or cut what a script will read.
+    width = None if sys.stdout.isatty() else 1000
+    return Console(highlight=False, markup=False, soft_wrap=True, emoji=False, width=width)
+
+
+@cache
+def _stderr() -> "Console":
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, markup=False, soft_wrap=True, emoji=False)
+
+
+def _bars() -> "RichProgress":
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        console=_stderr(),
+    )

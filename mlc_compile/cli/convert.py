@@ -1,0 +1,52 @@
+"""`mlc-compile convert`: a checkpoint to quantized weights that any target can use."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mlc_compile.cli.console import Output, output_options
+
+if TYPE_CHECKING:
+    from mlc_compile.artifact import WeightsManifest
+
+
+@output_options
+def convert(
+    output: Output,
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="Hugging Face model directory, or `demo` for the one we ship."
+        ),
+    ],
+    *,
+    out: Annotated[Path, typer.Option("-o", "--out", help="Directory to write.")],
+    quant: Annotated[str, typer.Option(help="Quantization scheme.")] = "q4f16_1",
+) -> None:
+    """Quantize MODEL into target-neutral weights, with the logits that prove their values."""
+    from mlc_compile.checkpoint import find_model
+    from mlc_compile.driver.convert import convert as convert_model
+
+    with output.progress() as progress:
+        manifest = convert_model(find_model(model), quant, out, progress)
+    for line in (*manifest.notes, *(f"kept unquantized: {kept}" for kept in manifest.kept)):
+        output.story(line)
+    result = {
+        "directory": str(out),
+        "model": manifest.model,
+        "quant": manifest.quant,
+        "tied": manifest.tied,
+        "kept": manifest.kept,
+        "notes": manifest.notes,
+        "nbytes": stored_bytes(manifest),
+        "digest": manifest.digest,
+    }
+    head = "tied to the embedding" if manifest.tied else "of its own"
+    size = f"{stored_bytes(manifest) / 1e6:,.1f} MB"
+    output.result(result, f"{out}: {manifest.model} as {manifest.quant}, {size}, head {head}")
+
+
+def stored_bytes(manifest: "WeightsManifest") -> int:
+    """Bytes of all tensors."""
+    return sum(file.nbytes for file in manifest.files if file.path.endswith(".bin"))

@@ -1,0 +1,57 @@
+"""`mlc-compile run`: continue a text."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from mlc_compile.cli.console import Output, output_options
+from mlc_compile.cli.options import Artifact, MaxTokens, Seed, Threads
+from mlc_compile.errors import ConfigError
+
+
+@output_options
+def run(
+    output: Output,
+    artifact: Artifact,
+    *,
+    prompt: Annotated[
+        str | None,
+        typer.Option("--prompt", "-p", help="Text to continue.", show_default="standard input"),
+    ] = None,
+    max_tokens: MaxTokens = 128,
+    temperature: Annotated[float, typer.Option(help="0 always takes the likeliest token.")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="Sample among the k likeliest; 0: all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Sample within this share of the mass.")] = 1.0,
+    seed: Seed = None,
+    threads: Threads = None,
+    ignore_eos: Annotated[bool, typer.Option(help="Go on after a stop token.")] = False,
+) -> None:
+    """Continue a text with the artifact in DIR, printing it as it comes."""
+    from msgspec.structs import asdict
+
+    from mlc_compile.runtime.defaults import stop_tokens
+    from mlc_compile.runtime.generate import Request, generate
+    from mlc_compile.runtime.sampler import Sampling
+    from mlc_compile.runtime.session import open_session
+
+    sampling = Sampling(temperature, top_k, top_p, seed)
+    text = _standard_input() if prompt is None else prompt
+    session = open_session(artifact, threads)
+    request = Request(
+        prompt=session.tokenizer.encode(text),
+        max_tokens=max_tokens,
+        sampling=sampling,
+        stop=frozenset() if ignore_eos else stop_tokens(artifact),
+    )
+    done = generate(session.engine, session.tokenizer, request, output.stream)
+    output.stream("\n")
+    if output.json:
+        output.result({**asdict(done), "threads": session.threads, "load_s": session.load_s})
+    output.story(done.told())
+
+
+def _standard_input() -> str:
+    if sys.stdin.isatty():
+        raise ConfigError("there is no prompt", hint="give one with -p, or pipe a text in")
+    return sys.stdin.read()

@@ -1,0 +1,61 @@
+"""`mlc-compile targets`: the presets, and which of them this machine can run."""
+
+from typing import TYPE_CHECKING
+
+from mlc_compile.cli.console import Output, output_options, plain_table
+
+if TYPE_CHECKING:
+    from mlc_compile.target import Target
+
+
+@output_options
+def targets(output: Output) -> None:
+    """List the targets that --target accepts."""
+    rows = [(target, why_not_here(target)) for target in usable_targets()]
+    table = plain_table("target", "triple", "vectors", "runs here", "about")
+    for target, reason in rows:
+        bits = f"{target.vector_bits} bit"
+        table.add_row(
+            target.name, target.triple, bits, f"no: {reason}" if reason else "yes", target.about
+        )
+    output.result(
+        [
+            {
+                "name": target.name,
+                "about": target.about,
+                "backend": target.backend,
+                "triple": target.triple,
+                "mcpu": target.mcpu,
+                "mattr": target.mattr,
+                "requires": target.requires,
+                "runs_here": not reason,
+                "reason": reason,
+            }
+            for target, reason in rows
+        ],
+        table,
+    )
+
+
+def usable_targets() -> "list[Target]":
+    """Every target there is; `cpu` is left out on a CPU too old to have a preset."""
+    from mlc_compile.errors import TargetError
+    from mlc_compile.target import HOST, find_target, host_target, target_names
+
+    presets = [find_target(name) for name in target_names() if name != HOST]
+    try:
+        return [host_target(), *presets]
+    except TargetError:
+        return presets
+
+
+def why_not_here(target: "Target") -> str:
+    """The first reason why this machine cannot run the target's code; empty when it can."""
+    from mlc_compile.errors import listing
+    from mlc_compile.runtime.host import triple_mismatch
+    from mlc_compile.target import missing_features
+
+    lacks = missing_features(target.requires)
+    return triple_mismatch(target.triple) or (
+        f"this CPU lacks {listing(lacks, 3)}" if lacks else ""
+    )

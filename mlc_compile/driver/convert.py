@@ -1,0 +1,216 @@
+"""`convert`: a checkpoint becomes quantized, target-neutral weights with the proof of their values.
+
+Blocks of rows are read, quantized and written by several threads, each to its known place;
+then the reference logits are computed from what was written. Memory stays a few blocks per
+thread, whatever the model's size.
+"""
+
+import hashlib
+import math
+import os
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from mlc_compile import __version__
+from mlc_compile.artifact import (
+    TENSOR_CACHE,
+    File,
+    WeightsManifest,
+    list_files,
+    staged,
+    write_manifest,
+)
+from mlc_compile.checkpoint import Checkpoint, open_checkpoint, read_config, tokenizer_files
+from mlc_compile.checkpoint.directory import CONFIG, GENERATION_CONFIG
+from mlc_compile.checkpoint.tensor_cache import (
+    SHARD_PREFIX,
+    Shard,
+    TensorCacheWriter,
+    plan_shards,
+)
+from mlc_compile.driver.proof import write_proof
+from mlc_compile.driver.storage import Storage, storage_of
+from mlc_compile.driver.tensors import check_tensors, decide_tie
+from mlc_compile.driver.texts import write_texts
+from mlc_compile.errors import CheckpointError, ConfigError, EnvironmentError_
+from mlc_compile.model import load_config
+from mlc_compile.model.config import Qwen3Config
+from mlc_compile.model.weights import EMBEDDING, HEAD, weight_specs
+from mlc_compile.progress import SILENT, Progress
+from mlc_compile.quant import find_scheme, part_name
+from mlc_compile.quant.scheme import Floats, Scheme
+
+BLOCK: Final = 1 << 20  # weights quantized at once; a thread holds about five float32 copies
+MOST_THREADS: Final = 16  # beyond this the disk is the limit
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A checkpoint found to be whole: what `convert` needs of it."""
+
+    checkpoint: Checkpoint
+    config: Qwen3Config  # with the tie as the tensors decide it
+    tokenizer: tuple[str, ...]
+    plan: tuple[Storage, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was unusual, each in a sentence for people."""
+        has_copy = self.config.tie_word_embeddings and HEAD in self.checkpoint.tensors
+        has_generation = (self.checkpoint.directory / GENERATION_CONFIG).is_file()
+        notes = (
+            (self.checkpoint.prefix_added, "tensor names lacked the prefix 'model.', it was added"),
+            (has_copy, f"{HEAD} equals {EMBEDDING} and was not stored again"),
+            (not has_generation, f"no {GENERATION_CONFIG}: decoding is greedy by default"),
+        )
+        return tuple(note for holds, note in notes if holds)
+
+
+def convert(
+    model: Path,
+    quant: str,
+    out: Path,
+    progress: Progress = SILENT,
+    *,
+    threads: int | None = None,
+) -> WeightsManifest:
+    """Quantize the checkpoint in `model` under scheme `quant` into the weights directory `out`.
+
+    Nothing is left at `out` if this fails or is interrupted, and an earlier result stays.
+    Raises ConfigError (no such scheme, weights beyond its range), CheckpointError, and
+    EnvironmentError_ where the disk is too small. `threads` defaults to the CPUs we may use.
+    """
+    scheme = find_scheme(quant)
+    progress.step("reading the checkpoint")
+    source = _inspect(model, scheme)
+    with staged(out) as scratch, _pool(threads) as pool:
+        _write_tensors(source, scratch, pool, progress)
+        write_proof(source.config, source.plan, scratch, progress)
+        progress.step("writing the manifest")
+        write_texts(source.checkpoint.directory, source.config, source.tokenizer, quant, scratch)
+        manifest = _manifest(source, quant, list_files(scratch))
+        write_manifest(scratch, manifest)
+    return manifest
+
+
+def _inspect(model: Path, scheme: Scheme) -> Source:
+    """Everything that can be refused without reading the weights is refused here."""
+    # The config first: it says in one word what the tensors of a GPTQ model say in hundreds.
+    config = load_config(read_config(model), str(model / CONFIG))
+    checkpoint = open_checkpoint(model)
+    tokenizer = tokenizer_files(model)
+    tied = decide_tie(checkpoint)
+    specs = weight_specs(config, tied)
+    check_tensors(checkpoint, specs, tied=tied)
+    plan = tuple(storage_of(spec, scheme) for spec in specs)
+    return Source(checkpoint, replace(config, tie_word_embeddings=tied), tokenizer, plan)
+
+
+@contextmanager
+def _pool(threads: int | None) -> Iterator[Executor]:
+    """Threads that an error or interrupt stops after the block in hand."""
+    pool = ThreadPoolExecutor(threads or min(_cpus(), MOST_THREADS))
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _cpus() -> int:
+    if hasattr(os, "sched_getaffinity"):  # Linux: honors taskset and containers
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _write_tensors(source: Source, scratch: Path, pool: Executor, progress: Progress) -> None:
+    shards = plan_shards(
+        (part_name(s.spec.name, suffix), shape, dtype)
+        for s in source.plan
+        for suffix, shape, dtype in s.parts()
+    )
+    _check_space(scratch, shards)
+    parameters = sum(math.prod(s.spec.shape) for s in source.plan)
+    progress.step(f"quantizing {len(source.plan)} tensors", parameters)
+    writer = TensorCacheWriter(scratch, shards)
+
+    def write(block: tuple[Storage, int, int]) -> int:
+        return _write_block(source.checkpoint, writer, *block)
+
+    # In order, so that of several faults the first one is reported, on every run.
+    for done in pool.map(write, [block for s in source.plan for block in _row_blocks(s)]):
+        progress.advance(done)
+    progress.step("adding up check sums")
+    writer.finish(parameters, pool)
+
+
+def _check_space(scratch: Path, shards: tuple[Shard, ...]) -> None:
+    needed = sum(shard.nbytes for shard in shards)
+    free = shutil.disk_usage(scratch).free
+    if needed > free:
+        raise EnvironmentError_(
+            f"the weights need {needed >> 20} MiB, {scratch.parent} has {free >> 20} MiB free",
+            hint="free some space or choose another directory with -o",
+        )
+
+
+def _row_blocks(storage: Storage) -> Iterator[tuple[Storage, int, int]]:
+    step = max(1, BLOCK // storage.columns)
+    for start in range(0, storage.rows, step):
+        yield storage, start, min(start + step, storage.rows)
+
+
+def _write_block(
+    checkpoint: Checkpoint, writer: TensorCacheWriter, storage: Storage, start: int, stop: int
+) -> int:
+    """Read, check, quantize and write rows `start` to `stop`; returns the number of weights."""
+    name, vector = storage.spec.name, storage.is_vector
+    values = checkpoint.read(name)[None] if vector else checkpoint.read_rows(name, start, stop)
+    _check_values(checkpoint, storage, values, start)
+    for suffix, part in storage.scheme.encode(values).items():
+        writer.write(part_name(name, suffix), start, part[0] if vector else part)
+    return values.size
+
+
+def _check_values(checkpoint: Checkpoint, storage: Storage, values: Floats, start: int) -> None:
+    limit = storage.scheme.largest
+    if -limit <= values.min() and values.max() <= limit:  # false if any is NaN
+        return
+    row, column = (int(i) for i in np.argwhere(~(np.abs(values) <= limit))[0])
+    value = float(values[row, column])
+    index = [start + row, column][-len(storage.spec.shape) :]
+    told = f"{checkpoint.directory}: {storage.spec.name} at {index} is {value}"
+    if math.isfinite(value):
+        raise ConfigError(
+            f"{told}, beyond what {storage.scheme.norm_dtype} can hold",
+            hint="use a scheme with float32 values: q4f32_1 or q0f32",
+        )
+    raise CheckpointError(f"{told}; weights must be finite", hint="download the weights again")
+
+
+def _manifest(source: Source, quant: str, files: tuple[File, ...]) -> WeightsManifest:
+    return WeightsManifest(
+        model=source.checkpoint.directory.resolve().name,
+        quant=quant,
+        mlc_compile=__version__,
+        tied=source.config.tie_word_embeddings,
+        kept=tuple(f"{s.spec.name}: {s.kept}" for s in source.plan if s.kept),
+        notes=source.notes,
+        digest=_tensor_digest(files),
+        files=files,
+    )
+
+
+def _tensor_digest(files: tuple[File, ...]) -> str:
+    """sha256 over the tensors' index and bytes: equal weights, equal digests."""
+    digest = hashlib.sha256()
+    for file in files:
+        if file.path == TENSOR_CACHE or file.path.startswith(SHARD_PREFIX):
+            digest.update(f"{file.path} {file.sha256}\n".encode())
+    return digest.hexdigest()

@@ -1,0 +1,32 @@
+"""CPU libraries: LLVM objects from the wheel's own LLVM, linked by `emit.link`."""
+
+from pathlib import Path
+
+import tvm
+from tvm import IRModule, relax
+
+from mlc_compile.emit.link import Linker, as_tvm_callback
+from mlc_compile.errors import TargetError
+from mlc_compile.target import Target
+
+
+def tvm_target(target: Target) -> tvm.target.Target:
+    """TVM's description of `target`; TargetError if this LLVM does not know its CPU.
+
+    LLVM itself only warns about an unknown CPU and then builds generic code.
+    """
+    if not tvm.get_global_func("target.llvm_is_valid_cpu")(target.mcpu, target.triple):
+        raise TargetError(
+            f"target {target.name}: LLVM knows no CPU {target.mcpu!r} for {target.triple}",
+            hint=f"correct mcpu in configs/targets/{target.name}.toml",
+        )
+    features = [f"+{feature}" for feature in target.mattr]
+    return tvm.target.Target(
+        {"kind": "llvm", "mtriple": target.triple, "mcpu": target.mcpu, "mattr": features}
+    )
+
+
+def emit(mod: IRModule, target: Target, linker: Linker, out: Path) -> None:
+    """Generate code for a module that went through all phases, and link it to `out`."""
+    executable = relax.build(mod, tvm_target(target), relax_pipeline=None)
+    executable.export_library(str(out), fcompile=as_tvm_callback(linker, out))

@@ -1,0 +1,80 @@
+"""Everything that can go wrong for a reason outside our code, with its exit code.
+
+    MlcError                  1   our own bug, if raised bare (it is not)
+    ├── ConfigError           2   usage: options, scheme and target names, limits
+    ├── CheckpointError       3   the model directory is not what it must be
+    ├── TargetError           4   target or toolchain: wrong CPU, no linker, over a limit
+    ├── TuningError           5   tuning measured nothing
+    ├── DamageError           6   cache, records or artifact damaged
+    └── EnvironmentError_     7   disk full, read-only, permission
+
+The command line catches `MlcError` once, prints `error: <message>` and `hint: <hint>`,
+and exits with the class's code; an interrupt exits with 130.
+"""
+
+import difflib
+from collections.abc import Iterable
+from typing import ClassVar
+
+
+class MlcError(Exception):
+    """A failure to be told in one sentence; `hint` says what to do about it."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class ConfigError(MlcError):
+    """The request itself cannot be carried out: an option, a name, a limit."""
+
+    exit_code = 2
+
+
+class CheckpointError(MlcError):
+    """The weights, config or tokenizer on disk are not what the model needs."""
+
+    exit_code = 3
+
+
+class TargetError(MlcError):
+    """The target cannot be emitted, linked or run here."""
+
+    exit_code = 4
+
+
+class TuningError(MlcError):
+    """Tuning ended without one valid measurement."""
+
+    exit_code = 5
+
+
+class DamageError(MlcError):
+    """A file that we once wrote no longer says what we wrote."""
+
+    exit_code = 6
+
+
+class EnvironmentError_(MlcError):
+    """The machine refuses: disk full, read-only file system, permission."""
+
+    exit_code = 7
+
+
+def near_matches(name: str, known: Iterable[str]) -> str:
+    """A hint that lists what `name` may have meant, closest first, else all that is known."""
+    choices = sorted(known)
+    close = difflib.get_close_matches(name, choices, n=3, cutoff=0.5)
+    if close:
+        return f"did you mean {' or '.join(repr(c) for c in close)}?"
+    return f"one of {', '.join(choices)}"
+
+
+def listing(items: Iterable[str], limit: int = 5) -> str:
+    """`a, b, c, d, e and 7 more`: the first `limit` items in order, then a count."""
+    everything = list(items)
+    shown = ", ".join(everything[:limit])
+    rest = len(everything) - limit
+    return f"{shown} and {rest} more" if rest > 0 else shown

@@ -1,0 +1,240 @@
+"""The `mlc.*` Relax operators: what the model emits and what passes, rules and lowering match.
+
+| operator | arguments | attributes | result |
+|---|---|---|---|
+| `mlc.weight` | | sources, part, layout, shape, dtype | the tensor `part` of the joined sources |
+| `mlc.linear` | x[.., k], w[n, k] | | x wᵀ: [.., n] |
+| `mlc.quantized_matmul` | x[.., k], part, .. | n, scheme | x dequantize(parts)ᵀ: [.., n] |
+| `mlc.quantized_take` | ids[m], part, .. | k, scheme | rows of dequantize(parts): [m, k] |
+| `mlc.swiglu` | gate_up[.., 2 i] | | silu(gate) · up: [.., i] |
+| `mlc.attention` | qkv[1, m, (h_q + 2 h_kv) d], γq[d], γk[d], kv | `Attention` | (o[1, m, h_q d], kv) |
+| `mlc.rope_angles` | length, inv_freq[d/2], x[1, m, ..] | scale | [m, d] |
+| `mlc.flat_append` | qkv, γq, γk, angles, k_pages, v_pages, table, length | `Attention` | (q[1, m, h_q, d], k_pages, v_pages) |
+| `mlc.flat_attend` | q, k_pages, v_pages, table, length | `Attention` | o[1, m, h_q d] |
+
+The last three are what `mlc.attention` becomes over the flat KV cache (artifact.FlatKV);
+x gives `mlc.rope_angles` its m.
+
+A weight is an operator, not a function parameter, until `BindWeights` ends the graph
+phases: a pass can then join, quantize or repack weights by rewriting attributes, and the
+weight plan falls out at the end. All results are float32, the type of our arithmetic.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import tvm
+from tvm import relax
+from tvm.ir import Op, make_node, register_op_attr
+from tvm.ir import _ffi_api as ir_ffi
+
+COMPUTE_DTYPE: Final = "float32"
+RAW: Final = "raw"  # the layout of a weight as the checkpoint has it
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Attributes of `mlc.attention`: heads and head size, the layer, and RoPE's constants."""
+
+    layer: int
+    h_q: int
+    h_kv: int
+    d: int
+    eps: float  # of the per-head RMSNorm of q and k
+    rope_scale: float  # multiplies cos and sin; 1 but for YaRN
+    inv_freq: tuple[float, ...]  # radians a position, d / 2 of them
+
+    def attrs(self) -> dict[str, object]:
+        """As operator attributes."""
+        return {**asdict(self), "inv_freq": list(self.inv_freq)}
+
+    @classmethod
+    def of(cls, call: relax.Call) -> "Attention":
+        """The attributes of a call of `mlc.attention` or what it became."""
+        a = call.attrs
+        ints = {f: int(a[f]) for f in ("layer", "h_q", "h_kv", "d")}
+        inv_freq = tuple(float(f) for f in a["inv_freq"])
+        return cls(
+            **ints, eps=float(a["eps"]), rope_scale=float(a["rope_scale"]), inv_freq=inv_freq
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """Attributes of `mlc.weight`: one part of the rows of `sources`, joined in order."""
+
+    sources: tuple[str, ...]  # checkpoint names
+    part: str  # suffix the scheme gives this array; "weight" when it is not quantized
+    layout: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @classmethod
+    def of(cls, call: relax.Call) -> "Weight":
+        """The attributes of a `mlc.weight` call."""
+        a = call.attrs
+        return cls(
+            sources=tuple(str(s) for s in a["sources"]),
+            part=str(a["part"]),
+            layout=str(a["layout"]),
+            shape=tuple(int(s) for s in a["shape"]),
+            dtype=str(a["dtype"]),
+        )
+
+
+def weight(w: Weight) -> relax.Call:
+    """`mlc.weight` for `w`."""
+    return _call(
+        "mlc.weight",
+        [],
+        sources=list(w.sources),
+        part=w.part,
+        layout=w.layout,
+        shape=list(w.shape),
+        dtype=w.dtype,
+    )
+
+
+def linear(x: relax.Expr, w: relax.Expr) -> relax.Call:
+    """`mlc.linear`: x[.., k], w[n, k] -> [.., n]."""
+    return _call("mlc.linear", [x, w])
+
+
+def quantized_matmul(x: relax.Expr, parts: Sequence[relax.Expr], n: int, scheme: str) -> relax.Call:
+    """`mlc.quantized_matmul`: x[.., k] and the parts of w[n, k] -> [.., n]."""
+    return _call("mlc.quantized_matmul", [x, *parts], n=n, scheme=scheme)
+
+
+def quantized_take(ids: relax.Expr, parts: Sequence[relax.Expr], k: int, scheme: str) -> relax.Call:
+    """`mlc.quantized_take`: ids[m] and the parts of w[vocab, k] -> [m, k]."""
+    return _call("mlc.quantized_take", [ids, *parts], k=k, scheme=scheme)
+
+
+def swiglu(gate_up: relax.Expr) -> relax.Call:
+    """`mlc.swiglu`: [.., 2 i] -> [.., i]."""
+    return _call("mlc.swiglu", [gate_up])
+
+
+def attention(
+    qkv: relax.Expr, gamma_q: relax.Expr, gamma_k: relax.Expr, kv: relax.Expr, a: Attention
+) -> relax.Call:
+    """`mlc.attention`: RMSNorm of q and k per head, RoPE, append to kv, causal attention."""
+    return _call("mlc.attention", [qkv, gamma_q, gamma_k, kv], **a.attrs())
+
+
+def rope_angles(
+    length: relax.Expr, inv_freq: relax.Expr, x: relax.Expr, scale: float
+) -> relax.Call:
+    """`mlc.rope_angles`: length i32[1], inv_freq[d/2], x[1, m, ..] -> [m, d]."""
+    return _call("mlc.rope_angles", [length, inv_freq, x], scale=scale)
+
+
+def flat_append(args: Sequence[relax.Expr], a: Attention) -> relax.Call:
+    """`mlc.flat_append`: qkv, γq, γk, angles, k_pages, v_pages, table, length."""
+    return _call("mlc.flat_append", list(args), **a.attrs())
+
+
+def flat_attend(args: Sequence[relax.Expr], a: Attention) -> relax.Call:
+    """`mlc.flat_attend`: q, k_pages, v_pages, table, length."""
+    return _call("mlc.flat_attend", list(args), **a.attrs())
+
+
+def is_call(expr: relax.Expr, op_name: str) -> bool:
+    """Whether `expr` is a call of the operator `op_name`."""
+    return isinstance(expr, relax.Call) and isinstance(expr.op, Op) and expr.op.name == op_name
+
+
+def shape_of(expr: relax.Expr) -> list[relax.Expr]:
+    """The dimensions of a tensor whose shape is known."""
+    return list(expr.ty.shape.values)
+
+
+def _call(name: str, args: list[relax.Expr], **attrs: object) -> relax.Call:
+    return relax.Call(Op.get(name), args, make_node("ir.DictAttrs", **attrs))
+
+
+def _infer_weight(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
+    w = Weight.of(call)
+    return relax.TensorType(list(w.shape), w.dtype)
+
+
+def _infer_linear(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
+    x, w = call.args
+    n, k = shape_of(w)
+    _require_inner(call, shape_of(x)[-1], k)
+    return relax.TensorType([*shape_of(x)[:-1], n], COMPUTE_DTYPE)
+
+
+def _infer_quantized_matmul(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
+    return relax.TensorType([*shape_of(call.args[0])[:-1], int(call.attrs["n"])], COMPUTE_DTYPE)
+
+
+def _infer_quantized_take(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
+    return relax.TensorType([*shape_of(call.args[0]), int(call.attrs["k"])], COMPUTE_DTYPE)
+
+
+def _infer_swiglu(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
+    *outer, double = shape_of(call.args[0])
+    return relax.TensorType([*outer, double // 2], COMPUTE_DTYPE)
+
+
+def _infer_attention(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
+    qkv, gamma_q, gamma_k, kv = call.args
+    a = Attention.of(call)
+    *outer, width = shape_of(qkv)
+    _require_inner(call, width, (a.h_q + 2 * a.h_kv) * a.d)
+    for gamma in (gamma_q, gamma_k):
+        _require_inner(call, shape_of(gamma)[0], a.d)
+    return relax.TupleType([relax.TensorType([*outer, a.h_q * a.d], COMPUTE_DTYPE), kv.ty])
+
+
+def _infer_rope_angles(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
+    _, inv_freq, x = call.args
+    return relax.TensorType([shape_of(x)[1], int(shape_of(inv_freq)[0]) * 2], COMPUTE_DTYPE)
+
+
+def _infer_flat_append(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
+    a = Attention.of(call)
+    b, m, _ = shape_of(call.args[0])
+    q = relax.TensorType([b, m, a.h_q, a.d], COMPUTE_DTYPE)
+    return relax.TupleType([q, call.args[4].ty, call.args[5].ty])
+
+
+def _infer_flat_attend(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
+    b, m, heads, d = shape_of(call.args[0])
+    return relax.TensorType([b, m, int(heads) * int(d)], COMPUTE_DTYPE)
+
+
+def _require_inner(call: relax.Call, got: relax.Expr, expected: relax.Expr) -> None:
+    if int(got) != int(expected):
+        raise TypeError(f"{call.op.name}: inner sizes must agree, got {got} and {expected}")
+
+
+Infer = Callable[[relax.Call, relax.BlockBuilder], relax.Type]
+
+OPERATORS: Final[dict[str, Infer]] = {
+    "mlc.weight": _infer_weight,
+    "mlc.linear": _infer_linear,
+    "mlc.quantized_matmul": _infer_quantized_matmul,
+    "mlc.quantized_take": _infer_quantized_take,
+    "mlc.swiglu": _infer_swiglu,
+    "mlc.attention": _infer_attention,
+    "mlc.rope_angles": _infer_rope_angles,
+    "mlc.flat_append": _infer_flat_append,
+    "mlc.flat_attend": _infer_flat_attend,
+}
+
+
+def _register(name: str, infer: Infer) -> None:
+    if name in set(Op.list_op_names()):
+        return  # a second import of this module, as under a reloading test runner
+    ir_ffi.RegisterOp(name, "see mlc_compile.ops")
+    register_op_attr(name, "FInferType", infer)
+    # `mlc.attention` writes its cache in place, yet is pure to Relax: the cache is
+    # threaded through as a value, so data dependence alone keeps the order.
+    register_op_attr(name, "FPurity", tvm.runtime.convert(True))
+
+
+for _name, _infer in OPERATORS.items():
+    _register(_name, _infer)

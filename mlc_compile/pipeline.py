@@ -1,0 +1,138 @@
+"""The compiler's passes, in order, by phase: this list is the compiler.
+
+    import     the model's own operators, weights named
+    graph      join, cancel, fuse; then storage: scheme, layout, KV cache; then the weight plan
+    kernels    operators to kernels, the rest through TVM's legalization, all scheduled
+    memory     calls in destination-passing style, one static plan of storage
+    runtime    what the virtual machine executes
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tvm import IRModule, relax, tirx
+from tvm.ir.transform import PassContext, module_pass
+
+from mlc_compile.artifact import FlatKV, Limits
+from mlc_compile.passes.assign_layouts import AssignLayouts
+from mlc_compile.passes.attach_metadata import AttachMetadata
+from mlc_compile.passes.bind_weights import BindWeights
+from mlc_compile.passes.cancel_split_concat import CancelSplitConcat
+from mlc_compile.passes.fuse_swiglu import FuseSwiGLU
+from mlc_compile.passes.lower_flat_kv_cache import LowerFlatKVCache
+from mlc_compile.passes.merge_projections import MergeProjections
+from mlc_compile.passes.name_weights import NameWeights
+from mlc_compile.passes.quantize_weights import QuantizeWeights
+from mlc_compile.passes.rewrite import relax_functions
+from mlc_compile.schedule.leftovers import ScheduleLeftovers
+from mlc_compile.schedule.lower_operators import LowerOperators
+from mlc_compile.target import Target
+
+Pass = Any  # tvm.ir.transform.Pass
+
+TOKENS: Final = "n"  # the symbolic dimension of the model: tokens of one call
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that decides which passes run: nothing else may."""
+
+    target: Target
+    scheme: str
+    kv: FlatKV
+    limits: Limits
+    weight_names: tuple[str, ...]
+    facts: tuple[tuple[str, Any], ...] = ()  # for `_metadata`
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A named stretch of passes."""
+
+    name: str
+    passes: tuple[Pass, ...]
+
+
+def phases(plan: Plan) -> tuple[Phase, ...]:
+    """The whole compiler for `plan`."""
+    return (
+        Phase("import", (NameWeights(plan.weight_names),)),
+        Phase(
+            "graph",
+            (
+                MergeProjections(),
+                CancelSplitConcat(),  # what merging leaves where q, k and v met anyway
+                FuseSwiGLU(),  # after merging: it wants gate and up in one tensor
+                QuantizeWeights(plan.scheme),  # after all that moves rows
+                AssignLayouts(plan.target.layout),
+                LowerFlatKVCache(plan.kv),
+                BindWeights(),  # after the last pass that looks at a weight's attributes
+                AttachMetadata(plan.facts),
+            ),
+        ),
+        Phase(
+            "kernels",
+            (
+                LowerOperators(plan.target),
+                relax.transform.LegalizeOps(),
+                relax.transform.AnnotateTIROpPattern(),
+                relax.transform.FuseOps(),
+                relax.transform.FuseTIR(),
+                ScheduleLeftovers(plan.target),
+                relax.transform.DeadCodeElimination(),
+            ),
+        ),
+        Phase(
+            "memory",
+            (
+                relax.transform.ToNonDataflow(),
+                relax.transform.RemovePurityChecking(),
+                relax.transform.CallTIRRewrite(),
+                BoundTokens(plan.limits.prefill_chunk),
+                relax.transform.StaticPlanBlockMemory(),
+            ),
+        ),
+        Phase(
+            "runtime",
+            (
+                relax.transform.LowerAllocTensor(),
+                relax.transform.KillAfterLastUse(),
+                relax.transform.LowerRuntimeBuiltin(),
+                relax.transform.ComputePrimValue(),
+                relax.transform.VMShapeLower(),
+                relax.transform.AttachGlobalSymbol(),
+            ),
+        ),
+    )
+
+
+@module_pass(opt_level=0, name="BoundTokens")
+@dataclass(frozen=True)
+class BoundTokens:
+    """Tell the memory planner how large the symbolic token count can get."""
+
+    chunk: int
+
+    def transform_module(self, mod: IRModule, _ctx: PassContext) -> IRModule:
+        out = IRModule(mod.functions, attrs=mod.attrs)
+        for gv, func in relax_functions(mod):
+            out[gv] = func.with_attr("tir_var_upper_bound", {TOKENS: self.chunk})
+        return out
+
+
+def planned_bytes(mod: IRModule) -> dict[str, int]:
+    """Function -> bytes of intermediate storage it holds at once; after phase "memory"."""
+    return {gv.name_hint: _storage(func) for gv, func in relax_functions(mod)}
+
+
+def _storage(func: relax.Function) -> int:
+    sizes: list[int] = []
+
+    def visit(expr: relax.Expr) -> None:
+        if isinstance(expr, relax.Call) and getattr(expr.op, "name", "") == "relax.memory.alloc_storage":
+            (size,) = expr.args[0].values
+            assert isinstance(size, tirx.IntImm), "storage without an upper bound"
+            sizes.append(int(size))
+
+    relax.analysis.post_order_visit(func.body, visit)
+    return sum(sizes)

@@ -1,0 +1,1 @@
+"""What a build did and why, for people and scripts."""

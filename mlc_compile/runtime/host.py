@@ -1,0 +1,85 @@
+"""The machine we run on: its cores, and whether a library's triple fits it."""
+
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Final
+
+SYSFS: Final = Path("/sys")
+
+# First part of an LLVM triple -> what platform.machine() says there, in lower case.
+_ARCHS: Final = {
+    "x86_64": ("x86_64", "amd64"),
+    "aarch64": ("aarch64", "arm64"),
+    "arm64": ("aarch64", "arm64"),
+}
+
+# How the system part of a triple begins -> platform.system(); the first that matches decides,
+# and Android's `linux-android` must not pass for Linux.
+_SYSTEMS: Final = (
+    ("android", "Android"),
+    ("linux", "Linux"),
+    ("macos", "Darwin"),
+    ("darwin", "Darwin"),
+    ("windows", "Windows"),
+)
+
+
+def available_cores(sysfs: Path = SYSFS) -> int:
+    """Physical cores this process may use, at least 1.
+
+    Counts each pair of hyper-threads once (two on one core share its caches and its
+    multipliers, so the second slows the kernels down), and respects the affinity mask and
+    the CPU quota of a container.
+    """
+    cpus = _allowed_cpus()
+    cores = {_siblings(sysfs, cpu) for cpu in cpus}
+    return max(1, min(len(cores), _quota(sysfs, len(cpus))))
+
+
+def triple_mismatch(triple: str) -> str | None:
+    """Why code for `triple` cannot run here, e.g. "it is for aarch64 Linux, ..."; None: it can."""
+    arch, _, rest = triple.partition("-")
+    parts = rest.split("-")
+    wanted = next(
+        (name for start, name in _SYSTEMS if any(p.startswith(start) for p in parts)), rest
+    )
+    machine, system = platform.machine().lower(), platform.system()
+    if machine in _ARCHS.get(arch, (arch,)) and wanted == system:
+        return None
+    return f"it is for {arch} {wanted}, this machine is {machine} {system}"
+
+
+def cpu_name() -> str:
+    """The CPU's name as its maker writes it, for the head of a benchmark."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def _allowed_cpus() -> frozenset[int]:
+    if sys.platform == "linux":
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def _siblings(sysfs: Path, cpu: int) -> str:
+    """Names the core that `cpu` is a thread of; alone on it where the kernel does not say."""
+    path = sysfs / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return str(cpu)
+
+
+def _quota(sysfs: Path, otherwise: int) -> int:
+    """CPUs' worth of time that the control group grants, rounded up."""
+    try:
+        granted, period = (sysfs / "fs/cgroup/cpu.max").read_text().split()
+        return otherwise if granted == "max" else -(-int(granted) // int(period))
+    except (OSError, ValueError):
+        return otherwise

@@ -1,0 +1,97 @@
+"""Choose the next token from logits: greedy, or at random within top-k and top-p."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from mlc_compile.errors import ConfigError
+
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.intp]
+
+FIRST_LOOK: Final = 256  # candidates sorted before asking whether they carry top_p's mass
+WIDEN: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to choose: temperature 0 is greedy; top_k 0 and top_p 1 leave everything in."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int | None = None  # None: another run, another text
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a value outside its range."""
+        ranges = {
+            "temperature must be 0 or more": self.temperature >= 0,
+            "top-k must be 0 (off) or more": self.top_k >= 0,
+            "top-p must be above 0 and at most 1": 0 < self.top_p <= 1,
+            "seed must be 0 or more": self.seed is None or self.seed >= 0,
+        }
+        broken = [rule for rule, holds in ranges.items() if not holds]
+        if broken:
+            raise ConfigError("; ".join(broken), hint="temperature 0 chooses greedily")
+
+
+GREEDY: Final = Sampling()
+
+
+class Sampler:
+    """A `Sampling` and its random state: equal seeds and logits give equal tokens."""
+
+    def __init__(self, sampling: Sampling) -> None:
+        self._sampling = sampling
+        self._random = np.random.default_rng(sampling.seed)
+
+    def sample(self, logits: Floats) -> int:
+        """One token id for logits f32[vocab]."""
+        if self._sampling.temperature == 0:
+            return int(logits.argmax())
+        candidates, weights = candidates_of(logits, self._sampling)
+        mass = weights.cumsum()
+        drawn = mass.searchsorted(self._random.random() * mass[-1], side="right")
+        return int(candidates[min(drawn, mass.size - 1)])
+
+
+def candidates_of(logits: Floats, sampling: Sampling) -> tuple[Indices, Doubles]:
+    """Ids that may be drawn and their weights (not normalized).
+
+    As in transformers: temperature first, then the k largest, then among those the fewest
+    whose share of the mass reaches p. Never sorts the vocabulary unless p needs it.
+    """
+    limit = min(sampling.top_k or logits.size, logits.size)
+    everything = limit == logits.size
+    if everything and sampling.top_p == 1:
+        return np.arange(logits.size), _weights(logits, logits.max(), sampling.temperature)
+    top = largest(logits, limit if not everything else min(FIRST_LOOK, limit))
+    if sampling.top_p == 1:
+        return top, _weights(logits[top], logits[top[0]], sampling.temperature)
+    peak = logits[top[0]]
+    scored = logits if everything else logits[top]
+    needed = sampling.top_p * _weights(scored, peak, sampling.temperature).sum()
+    while True:
+        weights = _weights(logits[top], peak, sampling.temperature)
+        mass = weights.cumsum()
+        if mass[-1] >= needed or top.size >= limit:
+            break
+        top = largest(logits, min(limit, top.size * WIDEN))
+    count = int(mass.searchsorted(needed)) + 1
+    return top[:count], weights[:count]
+
+
+def largest(logits: Floats, k: int) -> Indices:
+    """Ids of the k largest logits, largest first; equal ones by id."""
+    if k < logits.size:
+        chosen = np.sort(np.argpartition(logits, logits.size - k)[logits.size - k :])
+    else:
+        chosen = np.arange(logits.size)
+    return chosen[np.argsort(-logits[chosen], kind="stable")]
+
+
+def _weights(logits: Floats, peak: np.float32, temperature: float) -> Doubles:
+    return np.exp((logits.astype(np.float64) - peak) / temperature)

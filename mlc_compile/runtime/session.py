@@ -1,0 +1,33 @@
+"""An artifact ready to generate: the engine, its tokenizer, and how long loading took."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+from mlc_compile.artifact import Manifest
+from mlc_compile.runtime.engine import Engine, start_engine
+from mlc_compile.runtime.load import check_artifact
+from mlc_compile.runtime.tokenizer import Tokenizer
+from mlc_compile.runtime.vm import start_tvm
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One conversation's worth of a loaded artifact."""
+
+    directory: Path
+    manifest: Manifest
+    engine: Engine
+    tokenizer: Tokenizer
+    threads: int
+    load_s: float
+
+
+def open_session(directory: Path, threads: int | None = None) -> Session:
+    """Check and load the artifact in `directory`; see `load.check_artifact` for the errors."""
+    start = perf_counter()
+    loadable = check_artifact(directory)
+    tokenizer = Tokenizer(directory)
+    running = start_tvm(threads)
+    engine = start_engine(loadable, threads)
+    return Session(directory, loadable.manifest, engine, tokenizer, running, perf_counter() - start)

@@ -1,0 +1,117 @@
+"""The door to TVM: a compiled library over mapped weights and one KV cache.
+
+Only this module imports tvm, and only once the environment is set: TVM reads
+TVM_USE_RUNTIME_LIB (leave the compiler out: a quarter of the memory and seconds of
+start-up) and TVM_NUM_THREADS when it is loaded.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from mlc_compile.artifact import PACKED_WEIGHTS, Manifest
+from mlc_compile.errors import ConfigError, DamageError
+from mlc_compile.runtime.cache import aligned_zeros, allocate
+from mlc_compile.runtime.host import available_cores
+from mlc_compile.runtime.load import Loadable, plan_parts
+
+if TYPE_CHECKING:
+    from tvm.runtime import Tensor
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int32]
+
+FUNCTIONS: Final = ("embed", "prefill", "decode", "score")
+
+
+def start_tvm(threads: int | None = None) -> int:
+    """Import TVM's runtime with `threads` threads (default: the available cores).
+
+    Returns the threads it runs with, which cannot change in a process that has already
+    imported TVM: ConfigError if `threads` asks for another number.
+    """
+    if "tvm" not in sys.modules:
+        os.environ["TVM_USE_RUNTIME_LIB"] = "1"
+        os.environ["TVM_NUM_THREADS"] = str(threads or available_cores())
+        # TVM pins its threads to CPUs 0, 1, ... whatever the process is allowed to use.
+        os.environ["TVM_BIND_THREADS"] = "0"
+    import tvm
+
+    running = int(tvm.get_global_func("runtime.NumThreads")())
+    if threads is not None and running != threads:
+        raise ConfigError(
+            f"TVM already runs with {running} threads in this process, {threads} were asked for",
+            hint="use a fresh process for each number of threads",
+        )
+    return running
+
+
+class CompiledModel:
+    """An artifact's functions; positions count tokens already in the cache.
+
+    It trusts its caller (the engine) with ids, chunk lengths and positions: the library
+    itself checks no bounds.
+    """
+
+    def __init__(self, loadable: Loadable) -> None:
+        self._functions = _load_functions(loadable.directory / loadable.library.path)
+        self._params = map_weights(loadable.directory, loadable.manifest)
+        limits = loadable.manifest.limits
+        cache = allocate(loadable.manifest.kv, limits.context)
+        self._kv = [_tensor(array) for array in cache.arrays()]
+        self._length = cache.length
+        self._ids: Ints = aligned_zeros((limits.prefill_chunk,), "int32")
+
+    def prefill(self, ids: Ints, position: int) -> Floats:
+        """Append `ids` i32[n]; logits f32[vocab] that follow the last of them."""
+        last: Floats = self._call("prefill", ids, position)[0]
+        return last
+
+    def decode(self, token: int, position: int) -> Floats:
+        """Append one token; logits f32[vocab] that follow it."""
+        last: Floats = self._call("decode", np.array([token], np.int32), position)[0]
+        return last
+
+    def score(self, ids: Ints, position: int) -> Floats:
+        """Append `ids` i32[n]; logits f32[n, vocab] that follow each of them."""
+        return self._call("score", ids, position)
+
+    def _call(self, name: str, ids: Ints, position: int) -> Floats:
+        self._ids[: ids.size] = ids
+        self._length[0] = position
+        embeds = self._functions["embed"](_tensor(self._ids[: ids.size]), self._params)
+        batch = embeds._create_view((1, *embeds.shape))
+        logits, _ = self._functions[name](batch, self._kv, self._params)
+        rows: Floats = np.from_dlpack(logits)[0]  # [1, n or 1, vocab]; the tensor lives on in it
+        return rows
+
+
+def map_weights(directory: Path, manifest: Manifest) -> "list[Tensor]":
+    """Every plan part as a tensor over the mapped file, in parameter order; nothing is copied."""
+    # Mode "c": DLPack refuses read-only memory; nobody writes, so no page is ever copied.
+    packed = np.memmap(directory / PACKED_WEIGHTS, np.uint8, mode="c")
+    return [
+        _tensor(packed[p.offset : p.offset + p.nbytes].view(p.dtype).reshape(p.shape))
+        for p in plan_parts(manifest.plan)
+    ]
+
+
+def _load_functions(path: Path) -> dict[str, Any]:
+    import tvm
+    from tvm.runtime.vm import VirtualMachine
+
+    try:
+        vm = VirtualMachine(tvm.runtime.load_module(str(path.resolve())), tvm.cpu())
+        return {name: vm[name] for name in FUNCTIONS}
+    except (RuntimeError, OSError, AttributeError) as e:
+        raise DamageError(f"{path} cannot be loaded: {e}", hint="rebuild the artifact") from e
+
+
+def _tensor(array: npt.NDArray[Any]) -> "Tensor":
+    import tvm
+
+    return tvm.runtime.from_dlpack(array)

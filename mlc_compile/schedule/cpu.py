@@ -1,0 +1,102 @@
+"""The rules of CPU targets: which kernel family runs each `mlc.*` operator."""
+
+from typing import Any, Final
+
+from tvm import relax
+
+from mlc_compile import ops
+from mlc_compile.artifact import FlatKV
+from mlc_compile.schedule.kernels import activation, attention, embedding, matmul, norm, rope
+from mlc_compile.schedule.kernels.weights import Codec, codec_of
+from mlc_compile.schedule.rule import Call, Kernel, Rule
+from mlc_compile.target import Target
+
+
+def _matmul(call: Call, target: Target) -> Kernel:
+    x, *parts = call.args
+    n, codec = int(call.attrs["n"]), _codec(parts)
+    if _rows(x) == 1:
+        return _plain("gemv", matmul.gemv(codec, n), call)
+    return _plain("gemm", matmul.gemm(codec, n, matmul.Tile.of(target, codec)), call)
+
+
+def _take(call: Call, _target: Target) -> Kernel:
+    return _plain("take", embedding.take(_codec(call.args[1:])), call)
+
+
+def _rms_norm(call: Call, _target: Target) -> Kernel | None:
+    x, gamma = call.args
+    *outer, k = ops.shape_of(x)
+    last_axis = [int(a) % len(outer + [k]) for a in call.attrs.axes] == [len(outer)]
+    if not last_axis or len(outer) != 2 or x.ty.dtype != gamma.ty.dtype:
+        return None
+    return _plain("rms_norm", norm.rms_norm(int(k), float(call.attrs.epsilon), _rows(x)), call)
+
+
+def _swiglu(call: Call, _target: Target) -> Kernel:
+    return _plain("swiglu", activation.swiglu(int(ops.shape_of(call)[-1]), _rows(call)), call)
+
+
+def _rope_angles(call: Call, _target: Target) -> Kernel:
+    length, inv_freq, _ = call.args
+    half = int(ops.shape_of(inv_freq)[0])
+    func = rope.angles(half, float(call.attrs["scale"]))
+    return Kernel("rope_angles", func, [length, inv_freq], [call.ty])
+
+
+def _flat_append(call: Call, _target: Target) -> Kernel:
+    a = ops.Attention.of(call)
+    qkv, *_, k_pages, _v, _table, _length = call.args
+    func = attention.append(_shared(a), _cache(k_pages), _rows(qkv))
+    args = [*call.args, relax.prim_value(a.layer)]
+    return Kernel("flat_append", func, args, list(call.ty.fields), inplace=(-1, 4, 5))
+
+
+def _flat_attend(call: Call, _target: Target) -> Kernel:
+    a = ops.Attention.of(call)
+    q, k_pages, *_ = call.args
+    func = attention.attend(_shared(a), _cache(k_pages), _rows(q))
+    return Kernel("flat_attend", func, [*call.args, relax.prim_value(a.layer)], [call.ty])
+
+
+RULES: Final[dict[str, Rule]] = {
+    "mlc.quantized_matmul": _matmul,
+    "mlc.quantized_take": _take,
+    "mlc.swiglu": _swiglu,
+    "mlc.rope_angles": _rope_angles,
+    "mlc.flat_append": _flat_append,
+    "mlc.flat_attend": _flat_attend,
+    "relax.nn.rms_norm": _rms_norm,
+}
+
+
+def _plain(name: str, func: Any, call: Call) -> Kernel:
+    return Kernel(name, func, list(call.args), [call.ty])
+
+
+def _codec(parts: list[Any]) -> Codec:
+    return codec_of([([int(s) for s in ops.shape_of(p)], p.ty.dtype) for p in parts])
+
+
+def _rows(x: Any) -> int | None:
+    """m of a tensor [1, m, ..]: 1 when decoding, None when it is known only at run time."""
+    m = ops.shape_of(x)[1]
+    return 1 if isinstance(m, relax.Expr) and hasattr(m, "value") and int(m) == 1 else None
+
+
+def _cache(k_pages: Any) -> FlatKV:
+    layers, _pages, kv_heads, head_dim, page = ops.shape_of(k_pages)
+    return FlatKV(
+        layers=int(layers),
+        kv_heads=int(kv_heads),
+        head_dim=int(head_dim),
+        page=int(page),
+        dtype=k_pages.ty.dtype,
+    )
+
+
+def _shared(a: ops.Attention) -> ops.Attention:
+    """The attributes without the layer, which is an argument: all layers share one kernel."""
+    from dataclasses import replace
+
+    return replace(a, layer=0)

@@ -1,0 +1,1 @@
+"""Hand-written kernel families, one a file: functions of shapes and parameters to PrimFuncs."""

@@ -1,0 +1,287 @@
+"""Attention over the flat KV cache of the CPU: append, then one pass with a running softmax.
+
+Shapes: m tokens of this call, h_q query heads, h_kv key heads, d head size, P pages of
+`page` tokens.
+
+    qkv      [1, m, (h_q + 2 h_kv) d]
+    k_pages  [layers, P, h_kv, d, page]   transposed: a score of `page` tokens is one
+                                          multiply-add of a vector a component of q
+    v_pages  [layers, P, h_kv, page, d]
+    table    i32[P], length i32[1]        logical -> physical page; tokens already there
+"""
+
+from dataclasses import dataclass
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from mlc_compile.artifact import FlatKV
+from mlc_compile.ops import Attention
+from mlc_compile.schedule.kernels import vector as v
+from mlc_compile.schedule.kernels.norm import normalize
+from mlc_compile.schedule.kernels.rope import rotate
+from mlc_compile.schedule.kernels.vector import LANES, Buffer, Expr, Index
+
+MASKED = -3.0e38  # a score that exp() turns into nothing, without an infinity to subtract
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """The cache parameters of a kernel, as buffers."""
+
+    k: Buffer
+    v: Buffer
+    table: Buffer
+    length: Buffer
+
+    @classmethod
+    def declare(cls, kv: FlatKV) -> "Cache":
+        pages = v.size("pages")
+        return cls(
+            k=v.argument("k_pages", (kv.layers, pages, kv.kv_heads, kv.head_dim, kv.page), kv.dtype),
+            v=v.argument("v_pages", (kv.layers, pages, kv.kv_heads, kv.page, kv.head_dim), kv.dtype),
+            table=v.argument("table", (pages,), "int32"),
+            length=v.argument("length", (1,), "int32"),
+        )
+
+
+def append(a: Attention, kv: FlatKV, rows: int | None) -> tirx.PrimFunc:
+    """qkv, γq[d], γk[d], angles[m, d], cache, layer -> q[1, m, h_q, d]; writes k and v pages.
+
+    Normalizes and rotates q and k per head, rounds k and v to the cache's type.
+    """
+    m = v.size("m") if rows is None else rows
+    with v.kernel() as builder:
+        qkv = v.argument("qkv", (1, m, (a.h_q + 2 * a.h_kv) * a.d))
+        gamma_q = v.argument("gamma_q", (a.d,))
+        gamma_k = v.argument("gamma_k", (a.d,))
+        angles = v.argument("angles", (m, a.d))
+        cache = Cache.declare(kv)
+        layer = v.scalar("layer")
+        q = v.argument("q", (1, m, a.h_q, a.d))
+        with v.over(m, parallel=rows is None) as i:
+            with T.serial(0, a.h_q) as h:
+                normalize((qkv, (0, i)), gamma_q, (q, (0, i, h)), a.d, a.eps, start=h * a.d)
+                rotate(q, (0, i, h), angles, i, a.d)
+            position = cache.length[0] + tirx.Cast("int32", i)
+            page, slot = cache.table[position // kv.page], position % kv.page
+            with T.serial(0, a.h_kv) as h:
+                key = v.workspace((1, a.d))
+                start = (a.h_q + h) * a.d
+                normalize((qkv, (0, i)), gamma_k, (key, (0,)), a.d, a.eps, start=start)
+                rotate(key, (0,), angles, i, a.d)
+                with T.serial(0, a.d) as j:
+                    v.put(_narrow(key[0, j], kv), cache.k, layer, page, h, j, slot)
+                    value = qkv[0, i, (a.h_q + a.h_kv + h) * a.d + j]
+                    v.put(_narrow(value, kv), cache.v, layer, page, h, slot, j)
+    return builder.get()
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Work of one task: `rows` tokens of one key head; `heads` query heads in registers."""
+
+    rows: int
+    heads: int
+    vectors: int  # of the output a pass over the values holds, per head
+
+
+def attend(a: Attention, kv: FlatKV, rows: int | None) -> tirx.PrimFunc:
+    """q[1, m, h_q, d], cache, layer -> o[1, m, h_q d]: causal, grouped-query.
+
+    A task keeps the running maximum, sum and output of its rows (FlashAttention, Dao et
+    al. 2022, algorithm 1) while it walks the pages once; the scores exist a page at a time,
+    and a page is read from memory once for all query heads of its key head.
+    """
+    m = v.size("m") if rows is None else rows
+    per_key = a.h_q // a.h_kv
+    tile = _tile(a, rows)
+    with v.kernel() as builder:
+        q = v.argument("q", (1, m, a.h_q, a.d))
+        cache = Cache.declare(kv)
+        layer = v.scalar("layer")
+        o = v.argument("o", (1, m, a.h_q * a.d))
+        steps = (m + (tile.rows - 1)) // tile.rows
+        with T.parallel(0, steps * a.h_kv) as task:
+            head, first = task % a.h_kv, task // a.h_kv * tile.rows
+            last = tirx.min(first + tile.rows, m)
+            state = _State.make(tile.rows * per_key, a.d)
+            with T.serial(0, (last - first) * per_key) as r:
+                state.reset(r)
+            pages = (cache.length[0] + tirx.Cast("int32", last) - 1) // kv.page + 1
+            with T.serial(0, pages) as p, T.serial(0, last - first) as i:
+                for group in range(0, per_key, tile.heads):
+                    task_row = _Row(
+                        q=[(0, first + i, head * per_key + group + g) for g in range(tile.heads)],
+                        state=[i * per_key + group + g for g in range(tile.heads)],
+                        position=cache.length[0] + tirx.Cast("int32", first + i),
+                    )
+                    _page(q, cache, state, task_row, (layer, p, head), (a, kv, tile))
+            with T.serial(0, last - first) as i, T.serial(0, per_key) as g:
+                state.finish(i * per_key + g, o, (0, first + i), (head * per_key + g) * a.d)
+    return builder.get()
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """The query heads of one token that share a pass over a page."""
+
+    q: list[tuple[Index, ...]]  # where each head's q is
+    state: list[Index]  # which row of the state is its
+    position: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """Running softmax: `top` the largest score, `mass` the sum of weights, `out` unnormalized."""
+
+    top: Buffer
+    mass: Buffer
+    out: Buffer
+    d: int
+
+    @classmethod
+    def make(cls, rows: int, d: int) -> "_State":
+        return cls(
+            top=v.workspace((rows,)), mass=v.workspace((rows,)), out=v.workspace((rows, d)), d=d
+        )
+
+    def reset(self, row: Index) -> None:
+        lanes = v.lanes_for(self.d)
+        v.put(v.const(MASKED), self.top, row)
+        v.put(v.const(0.0), self.mass, row)
+        with T.serial(0, self.d // lanes) as j:
+            v.store(v.splat(0.0, lanes), self.out, row, j * lanes, lanes=lanes)
+
+    def finish(self, row: Index, o: Buffer, at: tuple[Index, ...], start: Index) -> None:
+        lanes = v.lanes_for(self.d)
+        inverse = v.const(1.0) / self.mass[row]
+        with T.serial(0, self.d // lanes) as j:
+            value = v.load(self.out, row, j * lanes, lanes=lanes) * v.splat(inverse, lanes)
+            v.store(value, o, *at, start + j * lanes, lanes=lanes)
+
+
+def _page(
+    q: Buffer,
+    cache: Cache,
+    state: _State,
+    row: _Row,
+    where: tuple[Index, Index, Index],
+    shape: tuple[Attention, FlatKV, Tile],
+) -> None:
+    """Fold one page of keys and values into the state of one token's heads."""
+    layer, p, head = where
+    a, kv, tile = shape
+    page = cache.table[p]
+    chunks = kv.page // LANES
+    weights = v.workspace((tile.heads, kv.page))
+    scores = v.local(tile.heads * chunks)
+    v.clear(scores, tile.heads * chunks)
+    with T.serial(0, a.d) as j:
+        keys = [v.to_f32(v.load(cache.k, layer, page, head, j, c * LANES)) for c in range(chunks)]
+        for g, at in enumerate(row.q):
+            component = v.splat(q[(*at, j)])
+            for c, key in enumerate(keys):
+                v.accumulate(scores, g * chunks + c, key * component)
+    for g, r in enumerate(row.state):
+        _softmax_step(scores, weights, state, (g, r), (p, row.position), (a, kv))
+    _weigh_values(cache, state, weights, row, (layer, page, head), tile)
+
+
+def _softmax_step(
+    scores: Buffer,
+    weights: Buffer,
+    state: _State,
+    which: tuple[int, Index],
+    where: tuple[Index, Expr],
+    shape: tuple[Attention, FlatKV],
+) -> None:
+    """Mask, update the maximum, turn scores into weights and rescale what went before."""
+    g, r = which
+    p, position = where
+    a, kv = shape
+    chunks = kv.page // LANES
+    peak = v.local(1)
+    v.clear(peak, 1, MASKED)
+    for c in range(chunks):
+        tokens = tirx.Ramp(p * kv.page + c * LANES, 1, LANES)
+        scaled = v.load(scores, g * chunks + c, 0) * v.splat(a.d**-0.5)
+        visible = tokens <= v.splat_i32(position)
+        v.store(tirx.Select(visible, scaled, v.splat(MASKED)), scores, g * chunks + c, 0)
+        v.store(tirx.max(v.load(peak, 0, 0), v.load(scores, g * chunks + c, 0)), peak, 0, 0)
+    fresh = v.local(2, 1)  # the new maximum, and the factor for all that went before
+    v.put(tirx.max(state.top[r], v.largest(peak, 0)), fresh, 0, 0)
+    v.put(_exp1(state.top[r] - fresh[0, 0]), fresh, 1, 0)
+    v.put(fresh[0, 0], state.top, r)
+    mass = v.local(1)
+    v.clear(mass, 1)
+    for c in range(chunks):
+        weight = v.exp(v.load(scores, g * chunks + c, 0) - v.splat(fresh[0, 0]))
+        v.store(weight, weights, g, c * LANES)
+        v.accumulate(mass, 0, v.load(weights, g, c * LANES))
+    v.put(state.mass[r] * fresh[1, 0] + v.total(mass, 0), state.mass, r)
+    lanes = v.lanes_for(a.d)
+    with T.serial(0, a.d // lanes) as j:
+        old = v.load(state.out, r, j * lanes, lanes=lanes)
+        v.store(old * v.splat(fresh[1, 0], lanes), state.out, r, j * lanes, lanes=lanes)
+
+
+def _weigh_values(
+    cache: Cache,
+    state: _State,
+    weights: Buffer,
+    row: _Row,
+    where: tuple[Index, Index, Index],
+    tile: Tile,
+) -> None:
+    """out += weights · values of the page, `tile.vectors` vectors of the output at a time."""
+    layer, page, head = where
+    d, tokens = state.d, cache.v.shape[3]
+    lanes = v.lanes_for(d)
+    width = lanes * tile.vectors
+    with T.serial(0, d // width) as block:
+        sums = v.local(tile.heads * tile.vectors, lanes)
+        places = [(g, c) for g in range(tile.heads) for c in range(tile.vectors)]
+
+        def column(c: int, block: Index = block) -> Expr:
+            return block * width + c * lanes
+
+        for g, c in places:
+            old = v.load(state.out, row.state[g], column(c), lanes=lanes)
+            v.store(old, sums, g * tile.vectors + c, 0, lanes=lanes)
+        with T.serial(0, tokens) as t:
+            values = [
+                v.to_f32(v.load(cache.v, layer, page, head, t, column(c), lanes=lanes), lanes)
+                for c in range(tile.vectors)
+            ]
+            for g, c in places:
+                register = g * tile.vectors + c
+                product = values[c] * v.splat(weights[g, t], lanes)
+                v.store(
+                    v.load(sums, register, 0, lanes=lanes) + product, sums, register, 0, lanes=lanes
+                )
+        for g, c in places:
+            new = v.load(sums, g * tile.vectors + c, 0, lanes=lanes)
+            v.store(new, state.out, row.state[g], column(c), lanes=lanes)
+
+
+def _tile(a: Attention, rows: int | None) -> Tile:
+    per_key = a.h_q // a.h_kv
+    heads = next(h for h in (4, 3, 2, 1) if per_key % h == 0)
+    chunks = a.d // v.lanes_for(a.d)
+    vectors = next(n for n in (4, 3, 2, 1) if chunks % n == 0)
+    return Tile(rows=ROWS if rows is None else 1, heads=heads, vectors=vectors)
+
+
+ROWS = 16  # tokens a task takes in prefill: its state (rows · heads · d floats) stays in L1
+
+
+def _exp1(x: Expr) -> Expr:
+    """exp of one float32, by the vector's polynomial so that both agree."""
+    one = v.local(1, 2)
+    v.store(v.exp(v.splat(x, 2), 2), one, 0, 0, lanes=2)
+    return one[0, 0]
+
+
+def _narrow(value: Expr, kv: FlatKV) -> Expr:
+    return value if kv.dtype == v.F32 else tirx.Cast(kv.dtype, value)

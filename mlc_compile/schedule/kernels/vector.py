@@ -1,0 +1,173 @@
+"""The words that CPU kernels are written in: a PrimFunc frame, vector loads, arithmetic.
+
+Kernels are written with TVM's IRBuilder, so a Python `for` unrolls and a Python function
+is a macro. A vector has `LANES` float32 whatever the machine: LLVM splits it into what
+the registers hold, and tile sizes are chosen by `Target` so that nothing spills.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script import builder as T
+
+LANES: Final = 16
+F32: Final = "float32"
+
+Expr = Any  # tvm.ir.Expr; TVM is untyped
+Buffer = Any
+Index = Any
+
+
+@contextmanager
+def kernel(**attrs: object) -> Iterator[IRBuilder]:
+    """A PrimFunc without aliasing arguments that no schedule pass may touch; `.get()` it."""
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8, **attrs})
+        yield builder
+
+
+def argument(name: str, shape: Sequence[Any], dtype: str = F32) -> Buffer:
+    """The next parameter of the kernel: a dense tensor."""
+    return T.arg(name, T.buffer(tuple(shape), dtype))
+
+
+def size(name: str) -> Expr:
+    """A symbolic dimension, bound by the buffers that use it."""
+    return tirx.Var(name, "int64")
+
+
+def scalar(name: str) -> Expr:
+    """The next parameter of the kernel: an int64."""
+    return T.arg(name, tirx.Var(name, "int64"))
+
+
+def local(rows: int, lanes: int = LANES, dtype: str = F32) -> Buffer:
+    """`rows` vectors that live in registers once their indices are constants."""
+    return T.alloc_buffer((rows, lanes), dtype, scope="local")
+
+
+def workspace(shape: Sequence[Any], dtype: str = F32) -> Buffer:
+    """Scratch memory of this task, taken from TVM's per-thread pool."""
+    return T.alloc_buffer(tuple(shape), dtype, scope="global")
+
+
+def load(buffer: Buffer, *index: Index, lanes: int = LANES) -> Expr:
+    """A vector that starts at `index`, along the last dimension."""
+    return buffer[(*index[:-1], tirx.Ramp(_index(index[-1]), 1, lanes))]
+
+
+def store(value: Expr, buffer: Buffer, *index: Index, lanes: int = LANES) -> None:
+    """Write a vector that starts at `index`, along the last dimension."""
+    T.buffer_store(buffer, value, [*index[:-1], tirx.Ramp(_index(index[-1]), 1, lanes)])
+
+
+def put(value: Expr, buffer: Buffer, *index: Index) -> None:
+    """Write one element."""
+    T.buffer_store(buffer, value, list(index))
+
+
+def splat(value: Expr | float, lanes: int = LANES) -> Expr:
+    """A float32 in every lane."""
+    scalar_value = tirx.FloatImm(F32, value) if isinstance(value, int | float) else value
+    return tirx.Broadcast(scalar_value, lanes)
+
+
+def splat_i32(value: Expr | int, lanes: int = LANES) -> Expr:
+    """An int32 in every lane."""
+    return tirx.Broadcast(tirx.IntImm("int32", value) if isinstance(value, int) else value, lanes)
+
+
+def to_f32(value: Expr, lanes: int = LANES) -> Expr:
+    """The values of a vector in float32."""
+    return value if value.ty.dtype.startswith(F32) else tirx.Cast(f"float32x{lanes}", value)
+
+
+def const(value: float) -> Expr:
+    """A float32 constant."""
+    return tirx.FloatImm(F32, value)
+
+
+def int32(value: int) -> Expr:
+    """An int32 constant."""
+    return tirx.IntImm("int32", value)
+
+
+def cast_f32(value: Expr) -> Expr:
+    """One value in float32."""
+    return value if value.ty.dtype == F32 else tirx.Cast(F32, value)
+
+
+def total(buffer: Buffer, row: Index, lanes: int = LANES) -> Expr:
+    """The sum of a register's lanes, pairwise: as exact as a tree gets, and log2(lanes) deep."""
+    return _tree([buffer[row, i] for i in range(lanes)], lambda a, b: a + b)
+
+
+def largest(buffer: Buffer, row: Index, lanes: int = LANES) -> Expr:
+    """The largest of a register's lanes."""
+    return _tree([buffer[row, i] for i in range(lanes)], tirx.max)
+
+
+def accumulate(buffer: Buffer, row: Index, value: Expr) -> None:
+    """buffer[row] += value, a whole vector."""
+    store(load(buffer, row, 0) + value, buffer, row, 0)
+
+
+def clear(buffer: Buffer, rows: int | Iterable[int], value: float = 0.0) -> None:
+    """Set whole vectors to `value`."""
+    for row in range(rows) if isinstance(rows, int) else rows:
+        store(splat(value), buffer, row, 0)
+
+
+def exp(x: Expr, lanes: int = LANES) -> Expr:
+    """e**x in float32 by range reduction, within 2 ulp for |x| < 87; x is clamped to that.
+
+    x = n ln 2 + r, |r| <= ln 2 / 2; e**r by the degree-5 minimax polynomial of Cephes
+    (expf.c, S. Moshier), 2**n by its exponent bits. LLVM would call libm once a lane.
+    """
+
+    def s(value: float) -> Expr:
+        return splat(value, lanes)
+
+    x = tirx.max(tirx.min(x, s(87.0)), s(-87.0))
+    n = tirx.floor(x * s(1.44269504088896341) + s(0.5))
+    r = x - n * s(0.693359375) - n * s(-2.12194440e-4)
+    y = s(1.9875691500e-4)
+    for c in (
+        1.3981999507e-3,
+        8.3334519073e-3,
+        4.1665795894e-2,
+        1.6666665459e-1,
+        5.0000001201e-1,
+    ):
+        y = y * r + s(c)
+    y = y * r * r + r + s(1.0)
+    bits = (tirx.Cast(f"int32x{lanes}", n) + splat_i32(127, lanes)) << splat_i32(23, lanes)
+    return y * tirx.reinterpret(f"float32x{lanes}", bits)
+
+
+def lanes_for(width: int) -> int:
+    """The widest vector that divides `width`."""
+    return next(lanes for lanes in (16, 8, 4, 2, 1) if width % lanes == 0)
+
+
+@contextmanager
+def over(extent: Expr | int, *, parallel: bool) -> Iterator[Expr]:
+    """A loop from 0, over threads if `parallel`."""
+    frame = T.parallel if parallel else T.serial
+    with frame(0, extent) as i:
+        yield i
+
+
+def _index(value: Index) -> Expr:
+    return tirx.IntImm("int32", value) if isinstance(value, int) else value
+
+
+def _tree(values: list[Expr], combine: Any) -> Expr:
+    while len(values) > 1:
+        pairs = zip(values[::2], values[1::2], strict=False)
+        odd = values[-1:] if len(values) % 2 else []
+        values = [combine(a, b) for a, b in pairs] + odd
+    return values[0]

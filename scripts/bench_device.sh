@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# Measure artifacts on this device, for every number of threads and every prompt length, and
+# write one CSV and one JSON. A failed measurement is told and left out; the rest goes on.
+set -euo pipefail
+
+usage() {
+  cat <<'USAGE'
+usage: bench_device.sh [options] ARTIFACT...
+
+  -o PREFIX    write PREFIX.csv and PREFIX.json        (default dist/bench)
+  -p LENGTHS   prompt lengths, comma-separated         (default 128,512)
+  -n TOKENS    tokens to decode                        (default 64)
+  -t THREADS   numbers of threads, comma-separated     (default 1 and all cores)
+  -r REPEATS   measurements of each                    (default 3)
+  -h           show this
+
+environment: MLC_COMPILE is the command to measure with (default mlc-compile),
+             PYTHON the interpreter that writes the CSV  (default python3)
+exit code:   0 all measured, 2 usage, else that of the last measurement that failed
+USAGE
+}
+
+die() {
+  printf 'error: %s\n' "$1" >&2
+  usage >&2
+  exit 2
+}
+
+prefix=dist/bench prompts=128,512 generate=64 repeats=3 threads=
+while getopts :o:p:n:t:r:h option; do
+  case $option in
+    o) prefix=$OPTARG ;;
+    p) prompts=$OPTARG ;;
+    n) generate=$OPTARG ;;
+    t) threads=$OPTARG ;;
+    r) repeats=$OPTARG ;;
+    h) usage && exit 0 ;;
+    :) die "-$OPTARG needs a value" ;;
+    *) die "unknown option -$OPTARG" ;;
+  esac
+done
+shift $((OPTIND - 1))
+(($#)) || die "no artifact given"
+for artifact; do
+  [[ -f $artifact/manifest.json ]] || die "$artifact is not an artifact: it has no manifest.json"
+done
+
+read -ra tool <<<"${MLC_COMPILE:-mlc-compile}"
+python=${PYTHON:-python3}
+for command in "${tool[0]}" "$python"; do
+  command -v "$command" >/dev/null || die "$command is not on the PATH"
+done
+if [[ -z $threads ]]; then
+  cores=$(getconf _NPROCESSORS_ONLN)
+  threads=1
+  ((cores == 1)) || threads=1,$cores
+fi
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed=0 runs=0
+for artifact; do
+  for count in ${threads//,/ }; do
+    for length in ${prompts//,/ }; do
+      printf '%s: %s threads, %s tokens\n' "$artifact" "$count" "$length" >&2
+      # The decode speed belongs to the artifact, not to the prompt: measured with the first.
+      decode=0
+      [[ $length != "${prompts%%,*}" ]] || decode=$generate
+      "${tool[@]}" bench "$artifact" --json --quiet --threads "$count" \
+        --prompt-tokens "$length" --gen-tokens "$decode" --repeats "$repeats" \
+        >"$work/$(printf '%05d' "$runs").json" && code=0 || code=$?
+      ((code != 130)) || exit 130
+      if ((code)); then
+        failed=$code
+        rm "$work/$(printf '%05d' "$runs").json"
+      fi
+      runs=$((runs + 1))
+    done
+  done
+done
+
+mkdir -p "$(dirname "$prefix")"
+"$python" - "$prefix" "$work" <<'PYTHON'
+import csv, json, pathlib, sys
+
+prefix, work = sys.argv[1:]
+runs = [json.loads(path.read_text()) for path in sorted(pathlib.Path(work).glob("*.json"))]
+pathlib.Path(prefix + ".json").write_text(json.dumps({"runs": runs}, indent=2) + "\n")
+subject = ("model", "quant", "target")
+measure = ("phase", "tokens", "depth", "threads", "tok_s", "spread", "peak_rss_bytes", "roofline_share")
+with open(prefix + ".csv", "w", newline="") as file:
+    table = csv.writer(file, lineterminator="\n")
+    table.writerow(["artifact", *subject, *measure, "cpu"])
+    for run in runs:
+        known = {a["artifact"]: a for a in run["artifacts"]}
+        for row in run["results"]:
+            who = [known[row["artifact"]][key] for key in subject]
+            table.writerow([row["artifact"], *who, *(row[key] for key in measure), run["device"]["cpu"]])
+PYTHON
+printf '%s\n' "$prefix.csv" "$prefix.json"
+exit "$failed"

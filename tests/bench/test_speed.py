@@ -1,0 +1,99 @@
+"""Benchmarks of the nano artifact: their shape, their arithmetic, their refusals."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mlc_compile.artifact import Manifest, read_manifest
+from mlc_compile.bench import speed
+from mlc_compile.bench.speed import Benchmark, Job, Plan, measure, run_worker
+from mlc_compile.errors import ConfigError, EnvironmentError_, MlcError
+from mlc_compile.progress import SILENT
+from mlc_compile.runtime.memory import bytes_per_token
+
+QUICK = Plan(prompts=(3, 9), generate=4, depths=(0, 7), threads=(1, 2), repeats=2, warm_up=0)
+
+
+@pytest.fixture(scope="module")
+def benchmark(nano_artifact: Path) -> Benchmark:
+    patch = pytest.MonkeyPatch()
+    patch.setattr(speed, "read_bandwidth", lambda threads: threads * 1e9)
+    with patch.context():
+        result = measure((nano_artifact,), QUICK, SILENT)
+    patch.undo()
+    return result
+
+
+def test_every_combination_is_measured(benchmark: Benchmark) -> None:
+    got = {(r.phase, r.tokens, r.depth, r.threads) for r in benchmark.results}
+    phases = {("prefill", 3), ("prefill", 9), ("decode", 4)}
+    assert got == {(p, n, d, t) for p, n in phases for d in (0, 7) for t in (1, 2)}
+
+
+def test_each_number_of_threads_has_its_own_process(benchmark: Benchmark) -> None:
+    assert [load.threads for load in benchmark.loads] == [1, 2]
+    assert all(load.load_s > 0 and load.rss_bytes > 10 << 20 for load in benchmark.loads)
+
+
+def test_results_have_speed_spread_and_memory(benchmark: Benchmark) -> None:
+    for result in benchmark.results:
+        assert result.tok_s > 0
+        assert result.spread >= 0
+        assert result.peak_rss_bytes >= benchmark.loads[0].rss_bytes // 2
+
+
+def test_only_decode_has_a_share_of_the_roofline(
+    benchmark: Benchmark, nano_artifact: Path
+) -> None:
+    manifest = read_manifest(nano_artifact, Manifest)
+    for r in benchmark.results:
+        if r.phase == "prefill":
+            assert r.roofline_share is None
+        else:
+            needed = bytes_per_token(manifest, r.depth + 2) * r.tok_s
+            assert r.roofline_share == pytest.approx(needed / (r.threads * 1e9))
+
+
+def test_default_prompts_fit_the_context(nano_artifact: Path) -> None:
+    manifest = read_manifest(nano_artifact, Manifest)
+    small = msgspec.structs.replace(
+        manifest, limits=msgspec.structs.replace(manifest.limits, context=200)
+    )
+    assert speed._fitted(Plan(), small).prompts == (128,)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(prompts=(10**6,)),
+        Plan(generate=10**6),
+        Plan(prompts=(8,), depths=(10**6,)),
+    ],
+    ids=["prompt", "generate", "depth"],
+)
+def test_a_plan_beyond_the_context_is_refused(nano_artifact: Path, plan: Plan) -> None:
+    with pytest.raises(ConfigError, match=r"the plan needs 1000\d+ tokens, but the context"):
+        measure((nano_artifact,), plan, SILENT)
+
+
+def test_no_measurement_is_refused(nano_artifact: Path) -> None:
+    with pytest.raises(ConfigError, match="must be 1 or more"):
+        measure((nano_artifact,), Plan(prompts=(0,)), SILENT)
+    with pytest.raises(ConfigError, match="must be 1 or more"):
+        measure((nano_artifact,), Plan(threads=(0,)), SILENT)
+
+
+def test_a_worker_that_fails_passes_its_reason_on(tmp_path: Path) -> None:
+    with pytest.raises(MlcError, match="is not a directory"):
+        run_worker(Job(directory=str(tmp_path / "gone"), threads=1, plan=QUICK))
+
+
+def test_a_worker_that_is_killed_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    killer = tmp_path / "python"
+    killer.write_text("#!/bin/sh\nkill -9 $$\n")
+    killer.chmod(0o755)
+    monkeypatch.setattr(speed.sys, "executable", str(killer))
+    with pytest.raises(EnvironmentError_, match="ended by signal 9") as e:
+        run_worker(Job(directory="x", threads=1, plan=QUICK))
+    assert "memory" in e.value.hint

@@ -1,0 +1,151 @@
+"""The program as a whole: start-up, help, and how each failure ends."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+import typer
+
+from mlc_compile import errors
+from mlc_compile.cli import app as program
+
+HEAVY = {"tvm", "tvm_ffi", "numpy", "torch", "transformers", "tokenizers", "xgboost"}
+
+
+def fail_with(monkeypatch, error):
+    """Make the command line raise, whatever it is asked."""
+
+    def raising(*_arguments, **_options):
+        raise error
+
+    monkeypatch.setattr(program, "app", raising)
+
+
+def loaded_by(*arguments):
+    """Top-level modules that a command line has loaded when it ends."""
+    code = (
+        "import sys\nfrom mlc_compile.cli.app import invoke\n"
+        f"invoke({list(arguments)!r})\n"
+        "print(*{m.partition('.')[0] for m in sys.modules}, file=sys.stderr)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(ran.stderr.split())
+
+
+@pytest.mark.parametrize("command", [None, *program.COMMANDS])
+def test_help_loads_nothing_heavy(command):
+    arguments = [command, "--help"] if command else ["--help"]
+    assert not loaded_by(*arguments) & HEAVY
+
+
+def test_help_answers_in_half_a_second(cli):
+    def took():
+        start = time.perf_counter()
+        assert cli("--help").code == 0
+        return time.perf_counter() - start
+
+    assert min(took() for _ in range(5)) < 0.5  # the least: the machine may be busy
+
+
+def test_every_command_has_help_and_the_common_options(cli):
+    for name in program.COMMANDS:
+        ran = cli(name, "--help", env=os.environ | {"COLUMNS": "200", "NO_COLOR": "1"})
+        assert ran.code == 0, name
+        for option in ("--json", "--quiet", "--cache-dir", "--traceback"):
+            assert option in ran.out, (name, option)
+
+
+def test_without_arguments_it_shows_its_help(cli):
+    assert cli().out == cli("--help").out
+
+
+def test_version_names_the_compiler_beneath(cli):
+    ran = cli("--version")
+    assert ran.code == 0
+    assert ran.out.startswith("mlc-compile ")
+    assert "apache-tvm 0.27.0.post1" in ran.out
+
+
+def test_an_unknown_command_is_a_usage_error_with_a_near_match(cli):
+    ran = cli("targetz")
+    assert (ran.code, ran.out) == (2, "")
+    assert "'targetz'" in ran.err
+    assert "targets" in ran.err
+
+
+def test_with_json_an_error_is_one_object_on_stderr(cli):
+    ran = cli("targets", "--json", "--no-such-option")
+    assert (ran.code, ran.out) == (2, "")
+    told = json.loads(ran.err)
+    assert told["exit_code"] == 2
+    assert "--no-such-option" in told["error"]
+    assert told["hint"] == "see mlc-compile targets --help"
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (errors.ConfigError, 2),
+        (errors.CheckpointError, 3),
+        (errors.TargetError, 4),
+        (errors.TuningError, 5),
+        (errors.DamageError, 6),
+        (errors.EnvironmentError_, 7),
+    ],
+)
+def test_our_errors_end_with_their_code_sentence_and_hint(monkeypatch, capsys, kind, code):
+    fail_with(monkeypatch, kind("it broke", hint="mend it"))
+    assert program.invoke(["build"]) == code
+    assert capsys.readouterr().err == "error: it broke\n hint: mend it\n"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EIO])
+def test_what_the_system_refuses_ends_with_7_and_names_the_file(monkeypatch, capsys, number):
+    fail_with(monkeypatch, OSError(number, os.strerror(number), "/far/file"))
+    assert program.invoke(["build"]) == 7
+    assert f"/far/file: {os.strerror(number).lower()}" in capsys.readouterr().err
+
+
+def test_an_interrupt_ends_with_130(monkeypatch, capsys):
+    app = typer.Typer()
+
+    @app.command()
+    def wait(moment: str):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(program, "app", app)
+    assert program.invoke(["now"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+BUG = """
+import sys
+from mlc_compile.cli import app as program
+def raising(*_a, **_o): raise ZeroDivisionError("a surprise")
+program.app = raising
+program.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variable", "shown"),
+    [([], "0", False), (["--traceback"], "0", True), ([], "1", True)],
+)
+def test_what_nobody_foresaw_is_called_our_bug(arguments, variable, shown):
+    env = os.environ | {"MLC_COMPILE_TRACEBACK": variable}
+    command = [sys.executable, "-c", BUG, *arguments]
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert "this is a bug in mlc-compile: ZeroDivisionError: a surprise" in ran.stderr
+    assert ("Traceback" in ran.stderr) == shown
+
+
+def test_a_reader_that_leaves_early_causes_no_traceback():
+    command = f"{sys.executable} -m mlc_compile targets --json | head -c 1"
+    ran = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert ran.stdout == "["
+    assert ran.stderr == ""

@@ -1,0 +1,99 @@
+"""`doctor`: what it finds, and the command beside whatever is not well."""
+
+import pytest
+
+from mlc_compile.cli import doctor
+from mlc_compile.cli.targets import usable_targets
+from mlc_compile.target import find_target, host_target, target_names
+
+FOREIGN = "cpu-aarch64" if host_target().arch != "aarch64" else "cpu-x86-64-v3"
+
+
+@pytest.fixture
+def no_zig(monkeypatch):
+    """A machine without the `cross` extra."""
+    monkeypatch.setattr("mlc_compile.emit.link.importlib.util.find_spec", lambda _name: None)
+
+
+@pytest.fixture
+def no_compiler(monkeypatch):
+    """A machine without a C compiler."""
+    monkeypatch.setattr("mlc_compile.emit.link.shutil.which", lambda _name: None)
+
+
+def test_this_machine_passes_and_every_target_has_its_three_lines(cli):
+    ran = cli("doctor", "--json")
+    assert ran.code == 0, ran.err
+    for name in target_names():
+        areas = [f["area"] for f in ran.json if f["subject"] == name]
+        assert areas == ["emit", "link", "run"]
+    own = [f["status"] for f in ran.json if f["subject"] == "cpu"]
+    assert own == ["ok", "ok", "ok"]
+
+
+def test_whatever_could_be_mended_names_the_command(cli):
+    for finding in cli("doctor", "--json").json:
+        if (
+            finding["status"] != "ok" and finding["area"] != "run"
+        ):  # no command gives a CPU features
+            assert finding["fix"], finding
+
+
+@pytest.mark.usefixtures("no_zig", "no_compiler")
+def test_without_a_linker_this_machine_has_a_problem_and_others_a_note():
+    own = doctor.link_finding(host_target(), own=True)
+    assert own.status == "problem"
+    assert "C compiler" in own.detail
+    assert "mlc_compile[cross]" in own.fix
+    assert doctor.link_finding(find_target(FOREIGN), own=False).status == "note"
+
+
+@pytest.mark.usefixtures("no_zig")
+def test_the_system_compiler_does_not_link_for_another_machine():
+    assert doctor.link_finding(host_target(), own=True).status == "ok"
+    foreign = doctor.link_finding(find_target(FOREIGN), own=False)
+    assert foreign.status == "note"
+    assert "zig" in foreign.detail
+
+
+def test_wrong_packages_are_problems(monkeypatch):
+    monkeypatch.setattr(doctor, "installed", lambda _name: None)
+    found = {f.subject: f for f in doctor.packages()}
+    assert found["apache-tvm"].status == "problem"
+    assert "must be 0.27.0.post1, found none" in found["apache-tvm"].detail
+    assert found["torch"].status == "note"
+
+
+def test_a_tvm_that_dies_is_reported_and_not_shared(monkeypatch):
+    monkeypatch.setattr(doctor, "PROBE", "import os; os.kill(os.getpid(), 11)")
+    known = doctor.emittable(usable_targets())
+    assert known == "exit status -11"
+    finding = doctor.emit_finding(host_target(), known, own=True)
+    assert finding.status == "problem"
+    assert "TVM does not start" in finding.detail
+
+
+def test_a_cpu_that_llvm_does_not_know_is_not_emitted():
+    finding = doctor.emit_finding(host_target(), frozenset(), own=False)
+    assert finding.status == "note"
+    assert host_target().mcpu in finding.detail
+
+
+def test_a_disk_that_is_nearly_full_or_read_only_is_noted(monkeypatch, tmp_path):
+    inside = tmp_path / "not" / "yet" / "there"
+    monkeypatch.setattr(doctor, "LOW_DISK", 1)
+    assert doctor.disk_finding("cache", inside, "move it").status == "ok"
+    monkeypatch.setattr(doctor, "LOW_DISK", 1 << 62)
+    assert doctor.disk_finding("cache", inside, "move it").fix == "move it"
+    monkeypatch.setattr(doctor.os, "access", lambda *_: False)
+    assert "not writable" in doctor.disk_finding("cache", inside, "move it").detail
+
+
+def test_a_problem_makes_the_command_fail_after_its_result(monkeypatch, capsys):
+    from mlc_compile.cli.app import invoke
+
+    monkeypatch.setattr(doctor, "PROBE", "raise SystemExit('no such wheel')")
+    assert invoke(["doctor", "--json"]) == 4
+    said = capsys.readouterr()
+    assert "no such wheel" in said.out
+    assert "cannot build for itself: emit cpu" in said.err

@@ -1,0 +1,195 @@
+"""Fixtures that several test packages share.
+
+TVM takes seconds to import, so only the tests that compile in this process import it, and
+`cli` runs commands in a process of their own, as a user would.
+"""
+
+import contextlib
+import fcntl
+import functools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent
+
+# Test packages and files that run the compiler in this process.
+COMPILER_TESTS = ("passes", "schedule", "emit", "ops", "model/test_qwen3", "test_pipeline")
+
+# Workers of pytest-xdist share the CPUs: pinned, all of TVM's threads would sit on CPU 0.
+os.environ.setdefault("TVM_BIND_THREADS", "0")
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A command that ended: its exit code, result and story."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> object:
+        """stdout decoded."""
+        return json.loads(self.out)
+
+
+Cli = Callable[..., Ran]
+Build = Callable[..., Path]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A golden prompt: ids i32[n] and float32 logits [p, vocab] after `positions` i32[p]."""
+
+    ids: np.ndarray
+    positions: np.ndarray
+    logits: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Golden:
+    """What transformers computed in float32: logits by prompt length, and a greedy text."""
+
+    prompts: Mapping[int, Prompt]
+    greedy_prompt: np.ndarray
+    greedy_tokens: np.ndarray
+
+
+@pytest.fixture(scope="session")
+def cli() -> Cli:
+    """Run `mlc-compile ARGUMENTS...` in its own process: `cli("inspect", path).code`."""
+
+    def run(*arguments: object, timeout: float = 600, **options: object) -> Ran:
+        command = [sys.executable, "-m", "mlc_compile", *map(str, arguments)]
+        options.setdefault("cwd", ROOT)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout, check=False, **options
+        )
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def nano_checkpoint() -> Path:
+    """The smallest trained Qwen3 checkpoint, in the Hugging Face layout."""
+    return TESTS / "data" / "nano-qwen3"
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint() -> Path:
+    """The checkpoint that the package ships as its demo."""
+    return ROOT / "mlc_compile" / "data" / "tiny-qwen3"
+
+
+@pytest.fixture(scope="session")
+def build_model(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """`build_model(checkpoint, "q0f32")`: the checkpoint built for this machine, once a session.
+
+    More arguments are options of `build`; equal calls share one artifact, also between the
+    workers of pytest-xdist. Treat it as read-only.
+    """
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+
+    def build(checkpoint: Path, quant: str = "q4f16_1", *options: object) -> Path:
+        words = [checkpoint.name, quant, *(str(o).strip("-") for o in options)]
+        out = shared / "-".join(["build", *words])
+        artifact = out / f"{checkpoint.name}-{quant}" / "cpu"
+        with locked(out.with_name(out.name + ".lock")):
+            if not artifact.is_dir():
+                asked = ["--target", "cpu", "--quant", quant, "-o", out, *options]
+                ran = cli("build", checkpoint, *asked)
+                assert ran.code == 0, ran.err
+        return artifact
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def build_nano(build_model: Build, nano_checkpoint: Path) -> Build:
+    """`build_nano("q0f32", *options)`: `build_model` of the nano checkpoint."""
+    return functools.partial(build_model, nano_checkpoint)
+
+
+@pytest.fixture(scope="session")
+def nano_artifact(build_nano: Build) -> Path:
+    """The nano checkpoint as an INT4 artifact (q4f16_1) for this machine."""
+    return build_nano("q4f16_1")
+
+
+@pytest.fixture(scope="session")
+def golden() -> Callable[[str], Golden]:
+    """`golden("nano")` or `golden("tiny")`: what tests/golden/make_goldens.py stored."""
+
+    def read(name: str) -> Golden:
+        with np.load(TESTS / "golden" / f"{name}.npz") as stored:
+            prompts = {
+                int(n): Prompt(stored[f"ids_{n}"], stored[f"positions_{n}"], stored[f"logits_{n}"])
+                for n in stored["lengths"]
+            }
+            return Golden(prompts, stored["greedy_prompt"], stored["greedy_tokens"])
+
+    return read
+
+
+@pytest.fixture(autouse=True)
+def every_pass_leaves_valid_ir(request: pytest.FixtureRequest) -> Iterator[None]:
+    """In tests that compile here: fail at the pass that broke the IR, not ten passes later."""
+    if not compiles_here(request.path):
+        yield
+        return
+    import tvm
+    from tvm.ir.instrument import pass_instrument
+
+    @pass_instrument
+    class WellFormed:
+        def run_after_pass(self, mod: object, _info: object) -> None:
+            if isinstance(mod, tvm.IRModule):
+                tvm.relax.analysis.well_formed(mod)  # raises; returns None
+
+    with tvm.transform.PassContext(instruments=[WellFormed()]):
+        yield
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Import the whole TVM before a test starts its runtime alone: a process has only one."""
+    if any(compiles_here(item.path) for item in session.items):
+        import tvm.relax  # noqa: F401
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """In CI a skip for want of a Debian package ("apt-get install ...") is a failure."""
+    report = yield
+    if os.environ.get("MLC_COMPILE_CI") == "1" and report.skipped:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+        if "apt-get install" in reason:
+            report.outcome = "failed"
+            report.longrepr = f"skipped in CI, where every package must be there: {reason}"
+    return report
+
+
+def compiles_here(path: Path) -> bool:
+    """Whether a test file is one of those that run the compiler in this process."""
+    if not path.is_relative_to(TESTS):
+        return False
+    return path.relative_to(TESTS).as_posix().startswith(COMPILER_TESTS)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock between processes."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,55 @@
+"""Stop tokens and sampling come from the model's own files."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mlc_compile.errors import DamageError
+from mlc_compile.runtime.defaults import model_sampling, read_json, stop_tokens
+from mlc_compile.runtime.sampler import GREEDY, Sampling
+
+
+def write(directory: Path, **files: dict[str, object]) -> Path:
+    names = {
+        "generation": "generation_config.json",
+        "config": "config.json",
+        "chat": "mlc-chat-config.json",
+    }
+    for key, content in files.items():
+        (directory / names[key]).write_text(json.dumps(content))
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("files", "stop"),
+    [
+        pytest.param({}, set(), id="nobody says"),
+        pytest.param({"generation": {"eos_token_id": [5, 6]}}, {5, 6}, id="a list"),
+        pytest.param({"generation": {}, "config": {"eos_token_id": 7}}, {7}, id="only config"),
+        pytest.param({"config": {}, "chat": {"eos_token_id": [8]}}, {8}, id="only MLC's"),
+        pytest.param(
+            {"generation": {"eos_token_id": 0}, "config": {"eos_token_id": 7}}, {0}, id="id zero"
+        ),
+    ],
+)
+def test_the_first_file_that_names_stop_tokens_decides(
+    tmp_path: Path, files: dict[str, dict[str, object]], stop: set[int]
+) -> None:
+    assert stop_tokens(write(tmp_path, **files)) == stop
+
+
+def test_sampling_is_the_models_advice(tiny_checkpoint: Path) -> None:
+    assert model_sampling(tiny_checkpoint) == Sampling(0.6, 20, 0.95)
+
+
+@pytest.mark.parametrize("advice", [{}, {"do_sample": False, "temperature": 0.9}])
+def test_without_advice_to_sample_it_is_greedy(tmp_path: Path, advice: dict[str, object]) -> None:
+    assert model_sampling(write(tmp_path, generation=advice)) == GREEDY
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", ""])
+def test_a_broken_file_is_damage(tmp_path: Path, content: str) -> None:
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(DamageError, match=r"config\.json is damaged"):
+        read_json(tmp_path, "config.json")

@@ -1,0 +1,108 @@
+"""scripts/bench_device.sh with a stand-in for `mlc-compile bench`: loops, files, exit codes."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent.parent.parent / "scripts" / "bench_device.sh"
+
+# Answers as `bench --json` does; fails with 4 for an artifact named "broken".
+STAND_IN = """
+import json, sys
+directory = sys.argv[2]
+option = dict(zip(sys.argv[5::2], sys.argv[6::2]))
+if directory.endswith("broken"):
+    sys.exit(4)
+def row(phase, tokens):
+    return {"artifact": directory, "phase": phase, "tokens": tokens, "depth": 0,
+            "threads": int(option["--threads"]), "tok_s": 10.0, "spread": 0.01,
+            "peak_rss_bytes": 1, "roofline_share": None}
+results = [row("prefill", int(option["--prompt-tokens"]))]
+if option["--gen-tokens"] != "0":
+    results.append(row("decode", int(option["--gen-tokens"])))
+print(json.dumps({
+    "device": {"cpu": "a CPU, with a comma"}, "results": results,
+    "artifacts": [{"artifact": directory, "model": "m", "quant": "q", "target": "cpu"}]}))
+"""
+
+
+@pytest.fixture
+def bench(tmp_path):
+    stand_in = tmp_path / "stand_in.py"
+    stand_in.write_text(STAND_IN)
+    for name in ("one", "two", "broken"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").write_text("{}")
+
+    def run(*arguments):
+        env = os.environ | {
+            "MLC_COMPILE": f"{sys.executable} {stand_in}",
+            "PYTHON": sys.executable,
+        }
+        command = ["bash", SCRIPT, *arguments]
+        return subprocess.run(
+            command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+        )
+
+    return run
+
+
+def table(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_artifact_thread_count_and_prompt_is_measured_once(bench, tmp_path):
+    ran = bench("-o", "out/b", "-t", "1,2", "-p", "8,16", "-n", "4", "one", "two")
+    assert ran.returncode == 0, ran.stderr
+    rows = table(tmp_path / "out" / "b.csv")
+    seen = [(r["artifact"], r["threads"], r["phase"], r["tokens"]) for r in rows]
+    assert len(seen) == len(set(seen))
+    assert set(seen) == {
+        (artifact, threads, phase, tokens)
+        for artifact in ("one", "two")
+        for threads in ("1", "2")
+        for phase, tokens in (("prefill", "8"), ("prefill", "16"), ("decode", "4"))
+    }
+    assert rows[0]["cpu"] == "a CPU, with a comma"
+    assert ran.stdout.split() == ["out/b.csv", "out/b.json"]
+
+
+def test_the_json_holds_the_answers_whole(bench, tmp_path):
+    bench("-o", "b", "-t", "1", "-p", "8", "one")
+    (answer,) = json.loads((tmp_path / "b.json").read_text())["runs"]
+    assert answer["artifacts"][0]["model"] == "m"
+
+
+def test_a_failing_artifact_sets_the_exit_code_and_spares_the_rest(bench, tmp_path):
+    ran = bench("-o", "b", "-t", "1", "-p", "8", "broken", "one")
+    assert ran.returncode == 4
+    assert {r["artifact"] for r in table(tmp_path / "b.csv")} == {"one"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "no artifact given"),
+        (["-z", "one"], "unknown option -z"),
+        (["-o"], "-o needs a value"),
+        (["missing"], "missing is not an artifact"),
+    ],
+)
+def test_wrong_usage_is_explained_and_measures_nothing(bench, tmp_path, arguments, said):
+    ran = bench(*arguments)
+    assert ran.returncode == 2
+    assert said in ran.stderr
+    assert "usage:" in ran.stderr
+    assert not (tmp_path / "dist").exists()
+
+
+def test_help_goes_to_stdout(bench):
+    ran = bench("-h")
+    assert ran.returncode == 0
+    assert ran.stdout.startswith("usage:")

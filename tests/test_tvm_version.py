@@ -1,0 +1,24 @@
+"""The gate that refuses any TVM but the pinned one."""
+
+import pytest
+
+from mlc_compile import tvm_version
+from mlc_compile.errors import TargetError
+
+
+def test_the_pinned_versions_pass():
+    tvm_version.require_tvm()
+
+
+@pytest.mark.parametrize("found", [None, "0.1.15.post2"])
+def test_another_tvm_ffi_is_refused_with_the_command_that_mends_it(monkeypatch, found):
+    versions = {**tvm_version.PINS, "apache-tvm-ffi": found}
+    monkeypatch.setattr(tvm_version, "installed", versions.__getitem__)
+    with pytest.raises(TargetError, match=r"apache-tvm-ffi must be 0\.1\.14\.post0") as failure:
+        tvm_version.require_tvm()
+    assert "pip install" in failure.value.hint
+    assert "apache-tvm-ffi==0.1.14.post0" in failure.value.hint
+
+
+def test_an_absent_distribution_has_no_version():
+    assert tvm_version.installed("no-such-distribution-anywhere") is None
