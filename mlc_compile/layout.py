@@ -33,9 +33,11 @@ NIBBLES: Final = 8
 
 
 class Layout(Protocol):
-    """A packing."""
+    """A packing; `name` is its key in `LAYOUTS`."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The key in `LAYOUTS`, in the weight plan and in `Target.layout`."""
 
     def shapes(self, neutral: Shapes) -> Shapes:
         """Packed shapes and dtypes of the parts, in parameter order."""
@@ -111,7 +113,8 @@ class _Codes:
         codes = np.stack([packed & 15, packed >> 4], axis=2).transpose(0, 4, 1, 2, 3, 5)
         codes = codes.reshape(blocks * ROWS, groups * GROUP // NIBBLES, NIBBLES).astype(np.uint32)
         shifts = np.arange(NIBBLES, dtype=np.uint32) * 4
-        return np.bitwise_or.reduce(codes << shifts, axis=-1)
+        words: Array = np.bitwise_or.reduce(codes << shifts, axis=-1)
+        return words
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +137,11 @@ class _Columns:
         return a.transpose(0, 2, 1).reshape(blocks * ROWS, c)
 
 
-_ROWS16: Final = {"q_weight": _Codes(), "q_scale": _Columns(), "weight": _Columns()}
+_ROWS16: Final[dict[str, _Codes | _Columns]] = {
+    "q_weight": _Codes(),
+    "q_scale": _Columns(),
+    "weight": _Columns(),
+}
 
 
 def place(name: str, shapes: Shapes, offset: int) -> tuple[tuple[Part, ...], int]:

@@ -1,16 +1,23 @@
-"""The `mlc.*` Relax operators: what the model emits and what passes, rules and lowering match.
+"""The `mlc.*` Relax operators: what the model emits and what passes and rules match.
 
-| operator | arguments | attributes | result |
-|---|---|---|---|
-| `mlc.weight` | | sources, part, layout, shape, dtype | the tensor `part` of the joined sources |
-| `mlc.linear` | x[.., k], w[n, k] | | x wᵀ: [.., n] |
-| `mlc.quantized_matmul` | x[.., k], part, .. | n, scheme | x dequantize(parts)ᵀ: [.., n] |
-| `mlc.quantized_take` | ids[m], part, .. | k, scheme | rows of dequantize(parts): [m, k] |
-| `mlc.swiglu` | gate_up[.., 2 i] | | silu(gate) · up: [.., i] |
-| `mlc.attention` | qkv[1, m, (h_q + 2 h_kv) d], γq[d], γk[d], kv | `Attention` | (o[1, m, h_q d], kv) |
-| `mlc.rope_angles` | length, inv_freq[d/2], x[1, m, ..] | scale | [m, d] |
-| `mlc.flat_append` | qkv, γq, γk, angles, k_pages, v_pages, table, length | `Attention` | (q[1, m, h_q, d], k_pages, v_pages) |
-| `mlc.flat_attend` | q, k_pages, v_pages, table, length | `Attention` | o[1, m, h_q d] |
+Operator and arguments, attributes below, result to the right:
+
+    weight()                                the tensor `part` of the joined sources
+        sources, part, layout, shape, dtype
+    linear(x[.., k], w[n, k])               x w^T: [.., n]
+    quantized_matmul(x[.., k], part, ..)    x dequantize(parts)^T: [.., n]
+        n, scheme
+    quantized_take(ids[m], part, ..)        rows of dequantize(parts): [m, k]
+        k, scheme
+    swiglu(gate_up[.., 2 i])                silu(gate) * up: [.., i]
+    attention(qkv[1, m, (h_q + 2 h_kv) d], gamma_q[d], gamma_k[d], kv)
+        fields of `Attention`               (o[1, m, h_q d], kv)
+    rope_angles(length, inv_freq[d/2], x[1, m, ..])
+        scale                               cosines and sines: [m, d]
+    flat_append(qkv, gamma_q, gamma_k, angles, k_pages, v_pages, table, length)
+        fields of `Attention`               (q[1, m, h_q, d], k_pages, v_pages)
+    flat_attend(q, k_pages, v_pages, table, length)
+        fields of `Attention`               o[1, m, h_q d]
 
 The last three are what `mlc.attention` becomes over the flat KV cache (artifact.FlatKV);
 x gives `mlc.rope_angles` its m.
@@ -131,7 +138,7 @@ def rope_angles(
 
 
 def flat_append(args: Sequence[relax.Expr], a: Attention) -> relax.Call:
-    """`mlc.flat_append`: qkv, γq, γk, angles, k_pages, v_pages, table, length."""
+    """`mlc.flat_append`: qkv, gamma_q, gamma_k, angles, k_pages, v_pages, table, length."""
     return _call("mlc.flat_append", list(args), **a.attrs())
 
 

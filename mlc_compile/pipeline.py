@@ -1,10 +1,10 @@
 """The compiler's passes, in order, by phase: this list is the compiler.
 
-    import     the model's own operators, weights named
-    graph      join, cancel, fuse; then storage: scheme, layout, KV cache; then the weight plan
-    kernels    operators to kernels, the rest through TVM's legalization, all scheduled
-    memory     calls in destination-passing style, one static plan of storage
-    runtime    what the virtual machine executes
+import     the model's own operators, weights named
+graph      join, cancel, fuse; then storage: scheme, layout, KV cache; then the weight plan
+kernels    operators to kernels, the rest through TVM's legalization, all scheduled
+memory     calls in destination-passing style, one static plan of storage
+runtime    what the virtual machine executes
 """
 
 from dataclasses import dataclass
@@ -129,7 +129,10 @@ def _storage(func: relax.Function) -> int:
     sizes: list[int] = []
 
     def visit(expr: relax.Expr) -> None:
-        if isinstance(expr, relax.Call) and getattr(expr.op, "name", "") == "relax.memory.alloc_storage":
+        if (
+            isinstance(expr, relax.Call)
+            and getattr(expr.op, "name", "") == "relax.memory.alloc_storage"
+        ):
             (size,) = expr.args[0].values
             assert isinstance(size, tirx.IntImm), "storage without an upper bound"
             sizes.append(int(size))

@@ -24,6 +24,9 @@ ROOT = TESTS.parent
 # Test packages and files that run the compiler in this process.
 COMPILER_TESTS = ("passes", "schedule", "emit", "ops", "model/test_qwen3", "test_pipeline")
 
+# A test that runs an artifact in this process leaves these behind; a user's shell has neither.
+RUNTIME_VARIABLES = frozenset({"TVM_USE_RUNTIME_LIB", "TVM_NUM_THREADS"})
+
 # Workers of pytest-xdist share the CPUs: pinned, all of TVM's threads would sit on CPU 0.
 os.environ.setdefault("TVM_BIND_THREADS", "0")
 
@@ -68,11 +71,20 @@ class Golden:
 def cli() -> Cli:
     """Run `mlc-compile ARGUMENTS...` in its own process: `cli("inspect", path).code`."""
 
-    def run(*arguments: object, timeout: float = 600, **options: object) -> Ran:
-        command = [sys.executable, "-m", "mlc_compile", *map(str, arguments)]
-        options.setdefault("cwd", ROOT)
+    def run(
+        *arguments: object,
+        env: Mapping[str, str] = os.environ,
+        cwd: Path = ROOT,
+        timeout: float = 600,
+    ) -> Ran:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout, check=False, **options
+            [sys.executable, "-m", "mlc_compile", *map(str, arguments)],
+            env={name: value for name, value in env.items() if name not in RUNTIME_VARIABLES},
+            cwd=cwd,
+            timeout=timeout,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         return Ran(done.returncode, done.stdout, done.stderr)
 

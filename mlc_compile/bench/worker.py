@@ -3,23 +3,19 @@
 Run by `bench.speed` as `python -m mlc_compile.bench.worker`.
 """
 
-import resource
 import statistics
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Final
 
 import msgspec
 import numpy as np
 
 from mlc_compile.bench.speed import Job, Measurement, Phase, WorkerResult
 from mlc_compile.runtime.engine import Engine, open_engine
-
-# getrusage counts in kilobytes, on macOS in bytes.
-RSS_UNIT: Final = 1 if sys.platform == "darwin" else 1024
+from mlc_compile.runtime.host import peak_rss
 
 
 def main() -> None:
@@ -46,11 +42,6 @@ def measure(engine: Engine, job: Job) -> Iterator[Measurement]:
         if job.plan.generate:
             decode = partial(_decode, engine, job.plan.generate)
             yield _measured(engine, job, "decode", decode, job.plan.generate)
-
-
-def peak_rss() -> int:
-    """The most memory this process has held so far, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_UNIT
 
 
 def _measured(

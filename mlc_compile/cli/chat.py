@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from mlc_compile.cli.console import Output, output_options
-from mlc_compile.cli.options import Artifact, MaxTokens, Seed, Threads
+from mlc_compile.cli.options import NOT_UTF8, Artifact, MaxTokens, Seed, Threads
 
 
 @output_options
@@ -48,8 +48,13 @@ def chat(
 
 def _turns(prompt: str | None) -> Iterator[str]:
     """What the user says, blank lines left out."""
-    lines = _typed() if sys.stdin.isatty() else (line.rstrip("\n") for line in sys.stdin)
+    lines = _typed() if sys.stdin.isatty() else _piped()
     yield from (line for line in (lines if prompt is None else [prompt]) if line.strip())
+
+
+def _piped() -> Iterator[str]:
+    for line in sys.stdin.buffer:
+        yield line.decode(errors=NOT_UTF8).rstrip("\r\n")
 
 
 def _typed() -> Iterator[str]:

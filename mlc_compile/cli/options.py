@@ -1,7 +1,7 @@
 """Options that several commands share, and how a list of numbers is written in one."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -10,6 +10,8 @@ from mlc_compile.errors import ConfigError, near_matches
 if TYPE_CHECKING:
     from mlc_compile.driver.compile import Options
     from mlc_compile.target import Target
+
+NOT_UTF8: Final = "surrogateescape"  # as Python reads arguments; the tokenizer refuses it in words
 
 Artifact = Annotated[
     Path, typer.Argument(metavar="DIR", help="Artifact directory, as `build` wrote it.")
@@ -63,9 +65,7 @@ def library_options(
     from mlc_compile.driver.compile import KV_DTYPES, Options
 
     if kv_dtype is not None and kv_dtype not in KV_DTYPES:
-        raise ConfigError(
-            f"no KV cache type {kv_dtype!r}", hint=near_matches(kv_dtype, KV_DTYPES)
-        )
+        raise ConfigError(f"no KV cache type {kv_dtype!r}", hint=near_matches(kv_dtype, KV_DTYPES))
     return Options(context, prefill_chunk, None if kv_dtype is None else KV_DTYPES[kv_dtype])
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from mlc_compile.cli.console import Output, output_options
-from mlc_compile.cli.options import Artifact, MaxTokens, Seed, Threads
+from mlc_compile.cli.options import NOT_UTF8, Artifact, MaxTokens, Seed, Threads
 from mlc_compile.errors import ConfigError
 
 
@@ -47,11 +47,12 @@ def run(
     done = generate(session.engine, session.tokenizer, request, output.stream)
     output.stream("\n")
     if output.json:
-        output.result({**asdict(done), "threads": session.threads, "load_s": session.load_s})
+        timings = {"load_s": session.load_s, **asdict(done.timings)}
+        output.result({**asdict(done), "timings": timings, "threads": session.threads})
     output.story(done.told())
 
 
 def _standard_input() -> str:
     if sys.stdin.isatty():
         raise ConfigError("there is no prompt", hint="give one with -p, or pipe a text in")
-    return sys.stdin.read()
+    return sys.stdin.buffer.read().decode(errors=NOT_UTF8)

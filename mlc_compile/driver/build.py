@@ -26,7 +26,14 @@ from mlc_compile.artifact import (
     write_manifest,
 )
 from mlc_compile.checkpoint import TensorCache
-from mlc_compile.driver.compile import Options, Subject, choose_limits, compile_into, read_subject
+from mlc_compile.driver.compile import (
+    DEFAULTS,
+    Options,
+    Subject,
+    choose_limits,
+    compile_into,
+    read_subject,
+)
 from mlc_compile.driver.convert import convert
 from mlc_compile.driver.pack import pack_weights
 from mlc_compile.errors import TargetError
@@ -52,7 +59,7 @@ def build(
     targets: tuple[Target, ...],
     quant: str,
     out: Path,
-    options: Options = Options(),
+    options: Options = DEFAULTS,
     progress: Progress = SILENT,
 ) -> tuple[Built, ...]:
     """Build the model in `model` for each target under `out`; all that can fail early does.

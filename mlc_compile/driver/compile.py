@@ -60,6 +60,9 @@ class Options:
     kv_dtype: KVDtype | None = None  # by default what the scheme stores norms in
 
 
+DEFAULTS: Final = Options()
+
+
 @dataclass(frozen=True, slots=True)
 class Subject:
     """The model to compile, as far as `compile` must know it."""
@@ -117,7 +120,7 @@ def compile_model(
     target: Target,
     quant: str,
     out: Path,
-    options: Options = Options(),
+    options: Options = DEFAULTS,
     progress: Progress = SILENT,
 ) -> Compiled:
     """Compile the model in `model` for `target` into the artifact directory `out`, without weights.

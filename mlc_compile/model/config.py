@@ -12,6 +12,8 @@ from mlc_compile.model.rope import TABLES, Rope, read_rope
 Count = Annotated[int, msgspec.Meta(gt=0)]
 TokenId = Annotated[int, msgspec.Meta(ge=0)]
 
+MOST_LAYERS: Final = 1024  # a config that asks for more is broken, and would list tensors for ever
+
 
 @dataclass(frozen=True, slots=True)
 class Qwen3Config:
@@ -71,7 +73,7 @@ class _File(msgspec.Struct, frozen=True):
     """The keys that decide the arithmetic. Required ones have no default we would dare to guess."""
 
     hidden_size: Count
-    num_hidden_layers: Count
+    num_hidden_layers: Annotated[int, msgspec.Meta(gt=0, le=MOST_LAYERS)]
     num_attention_heads: Count
     num_key_value_heads: Count
     head_dim: Count

@@ -1,7 +1,7 @@
 """Qwen3 (dense) on `relax.frontend.nn`: config in, IRModule of `mlc.*` and Relax operators out.
 
 Unfused, in float32, with the checkpoint's names; knows neither quantization nor target.
-Exported functions, named as MLC's and web-llm's (`score` is ours: `prefill` with every row's logits):
+Exported functions, named as MLC's and web-llm's; `score`, all rows of `prefill`, is ours:
 
     embed(ids i32[n])                     -> [n, hidden]
     prefill(embeds [1, n, hidden], kv)    -> (logits of the last position [1, 1, vocab], kv)

@@ -65,7 +65,7 @@ class Rope:
 class _Table(msgspec.Struct, frozen=True):
     """The keys of a rope table, all optional; what is absent elsewhere is checked by the reader."""
 
-    rope_theta: Positive | None = None
+    rope_theta: Annotated[float, msgspec.Meta(gt=1)] | None = None
     rope_type: str | None = None
     type: str | None = None  # the older spelling of rope_type
     factor: Positive | None = None

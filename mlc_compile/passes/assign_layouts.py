@@ -10,8 +10,8 @@ Idempotent: a weight that already has a layout is left alone.
 from dataclasses import dataclass, replace
 
 from tvm import IRModule, relax
-from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.ir.transform import PassContext, module_pass
+from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from mlc_compile import ops
 from mlc_compile.layout import LAYOUTS
@@ -51,7 +51,9 @@ class _Assigner(PyExprMutator):
 
     def _is_vector(self, var: relax.Expr) -> bool:
         bound = self.bindings.get(var)
-        return ops.is_call(bound, "mlc.weight") and len(bound.attrs["shape"]) == 1
+        if bound is None or not ops.is_call(bound, "mlc.weight"):
+            return False
+        return len(bound.attrs["shape"]) == 1
 
     def _assign(self, w: ops.Weight) -> ops.Weight:
         layout = self.matrices if len(w.shape) == 2 else VECTORS

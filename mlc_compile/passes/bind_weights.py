@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 from tvm import IRModule, relax
 from tvm.ir import StringImm
-from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.ir.transform import PassContext, module_pass
+from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from mlc_compile import ops
 from mlc_compile.artifact import PlannedTensor, WeightPlan
@@ -85,7 +85,7 @@ def _plan(weights: list[ops.Weight]) -> WeightPlan:
 
 
 def joined_name(sources: tuple[str, ...]) -> str:
-    """`a.q_proj.weight`, `a.k_proj.weight` -> `a.q_proj+k_proj`: short, unique, and says what it is."""
+    """`a.q_proj.weight`, `a.k_proj.weight` -> `a.q_proj+k_proj`: short, and unique."""
     stems = [s.removesuffix(".weight") for s in sources]
     prefix, _, first = stems[0].rpartition(".")
     return f"{prefix}.{'+'.join([first, *(s.rpartition('.')[2] for s in stems[1:])])}"

@@ -7,8 +7,8 @@ of the pieces stays.
 """
 
 from tvm import IRModule, relax
-from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.ir.transform import PassContext, module_pass
+from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from mlc_compile import ops
 from mlc_compile.passes.rewrite import Bindings, bindings_of, call_of, mutate, rewrite_functions

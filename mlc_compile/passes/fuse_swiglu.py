@@ -7,8 +7,8 @@ different size or order, another axis, or another activation stay as they are.
 """
 
 from tvm import IRModule, relax
-from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.ir.transform import PassContext, module_pass
+from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from mlc_compile import ops
 from mlc_compile.passes.rewrite import Bindings, bindings_of, call_of, mutate, rewrite_functions

@@ -1,10 +1,10 @@
 """Give the abstract KV cache its flat form: plain tensors that our own kernels read and write.
 
-    f(x, kv): attention(qkv, γq, γk, kv)
+    f(x, kv): attention(qkv, gamma_q, gamma_k, kv)
     ->
     f(x, (k_pages, v_pages, table, length)):
         angles = rope_angles(length, ..)                           # once a call
-        q, k_pages, v_pages = flat_append(qkv, γq, γk, angles, ..)
+        q, k_pages, v_pages = flat_append(qkv, gamma_q, gamma_k, angles, ..)
         flat_attend(q, k_pages, v_pages, table, length)
 
 The pages are threaded through as values, so the order of writes and reads is plain data
@@ -43,9 +43,7 @@ class LowerFlatKVCache:
         lowerer = _Lowerer(mod)
         lowerer.set_var_remap(abstract, flat)
         params = [flat if p.same_as(abstract) else p for p in func.params]
-        return relax.Function(
-            params, lowerer.visit_expr(func.body), None, func.is_pure, func.attrs
-        )
+        return relax.Function(params, lowerer.visit_expr(func.body), None, func.is_pure, func.attrs)
 
 
 def _cache_type(kv: FlatKV) -> relax.TupleType:

@@ -10,8 +10,8 @@ QuantizeWeights: every scheme here treats rows independently.
 from dataclasses import replace
 
 from tvm import IRModule, relax
-from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.ir.transform import PassContext, module_pass
+from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from mlc_compile import ops
 from mlc_compile.passes import events

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tvm import IRModule, relax
-from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.ir.transform import PassContext, module_pass
+from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from mlc_compile import ops
 from mlc_compile.passes.rewrite import rewrite_functions

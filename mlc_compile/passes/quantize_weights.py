@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tvm import IRModule, relax
-from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.ir.transform import PassContext, module_pass
+from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from mlc_compile import ops
 from mlc_compile.passes import events
@@ -63,7 +63,11 @@ class _Quantizer(PyExprMutator):
             x = self.visit_expr(call.args[0])
             scheme, parts = self._parts(w)
             return ops.quantized_matmul(x, parts, w.shape[0], scheme)
-        if ops.is_call(call, "relax.take") and _takes_rows(call) and (w := self._matrix(call.args[0])):
+        if (
+            ops.is_call(call, "relax.take")
+            and _takes_rows(call)
+            and (w := self._matrix(call.args[0]))
+        ):
             ids = self.visit_expr(call.args[1])
             scheme, parts = self._parts(w)
             return ops.quantized_take(ids, parts, w.shape[1], scheme)

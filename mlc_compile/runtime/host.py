@@ -1,7 +1,8 @@
-"""The machine we run on: its cores, and whether a library's triple fits it."""
+"""The machine we run on: its cores, this process's memory, and whether a library fits it."""
 
 import os
 import platform
+import resource
 import sys
 from pathlib import Path
 from typing import Final
@@ -59,6 +60,16 @@ def cpu_name() -> str:
         return platform.processor() or platform.machine()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.machine())
+
+
+def peak_rss() -> int:
+    """The most memory this process has held so far, in bytes."""
+    if sys.platform == "linux":
+        # Not getrusage: its peak outlives exec, so a child would report its parent's.
+        status = Path("/proc/self/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) << 10
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak << 10
 
 
 def _allowed_cpus() -> frozenset[int]:

@@ -12,7 +12,7 @@ import msgspec
 import tokenizers
 import tokenizers.decoders
 
-from mlc_compile.errors import CheckpointError, DamageError
+from mlc_compile.errors import CheckpointError, ConfigError, DamageError
 
 TOKENIZER: Final = "tokenizer.json"
 
@@ -43,7 +43,14 @@ class Tokenizer:
         self._special = frozenset(i for i, token in added.items() if token.special)
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Token ids of `text`; with `special` the tokenizer may add its begin and end marks."""
+        """Token ids of `text`; with `special` the tokenizer may add its begin and end marks.
+
+        Raises ConfigError if `text` holds bytes that were not UTF-8 (Python's surrogates).
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as e:
+            raise ConfigError("the text is not UTF-8", hint="convert it to UTF-8") from e
         return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
 
     def decode(self, ids: list[int]) -> str:

@@ -1,5 +1,6 @@
 """The rules of CPU targets: which kernel family runs each `mlc.*` operator."""
 
+from dataclasses import replace
 from typing import Any, Final
 
 from tvm import relax
@@ -27,7 +28,8 @@ def _take(call: Call, _target: Target) -> Kernel:
 def _rms_norm(call: Call, _target: Target) -> Kernel | None:
     x, gamma = call.args
     *outer, k = ops.shape_of(x)
-    last_axis = [int(a) % len(outer + [k]) for a in call.attrs.axes] == [len(outer)]
+    rank = len(outer) + 1
+    last_axis = [int(a) % rank for a in call.attrs.axes] == [rank - 1]
     if not last_axis or len(outer) != 2 or x.ty.dtype != gamma.ty.dtype:
         return None
     return _plain("rms_norm", norm.rms_norm(int(k), float(call.attrs.epsilon), _rows(x)), call)
@@ -97,6 +99,4 @@ def _cache(k_pages: Any) -> FlatKV:
 
 def _shared(a: ops.Attention) -> ops.Attention:
     """The attributes without the layer, which is an argument: all layers share one kernel."""
-    from dataclasses import replace
-
     return replace(a, layer=0)

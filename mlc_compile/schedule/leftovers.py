@@ -1,4 +1,4 @@
-"""Schedule what came from TVM's legalization (adds, slices, casts): vectors inside, threads outside.
+"""Schedule what TVM's legalization gave (adds, slices): vectors inside, threads outside.
 
 Rules are tried in order and the first that answers wins; the last one always does, so no
 kernel reaches code generation as it was written.
@@ -54,7 +54,7 @@ def _elementwise(sch: Schedule) -> Schedule | None:
     if isinstance(extent, tirx.IntImm) and lanes_for(int(extent)) > 1:
         rest, lanes = sch.split(inner, [None, lanes_for(int(extent))])
         sch.vectorize(lanes)
-        outer = [*outer, rest] if not outer else outer
+        outer = outer or [rest]
     if any(not isinstance(sch.get(loop).extent, tirx.IntImm) for loop in outer):
         sch.parallel(sch.fuse(*outer))
     return sch
@@ -64,8 +64,10 @@ def _as_written(sch: Schedule) -> Schedule:
     """The default: threads over the outermost spatial loop of each block with a symbolic extent."""
     for block in _blocks(sch):
         loops = sch.get_loops(block)
-        if loops and _is_spatial(sch, block) and not isinstance(
-            sch.get(loops[0]).extent, tirx.IntImm
+        if (
+            loops
+            and _is_spatial(sch, block)
+            and not isinstance(sch.get(loops[0]).extent, tirx.IntImm)
         ):
             sch.parallel(loops[0])
     return sch

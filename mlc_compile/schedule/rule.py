@@ -11,7 +11,10 @@ Call = Any  # relax.Call; TVM is untyped
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A PrimFunc and its arguments. `inplace[i]` is the argument that result i overwrites, -1 if fresh."""
+    """A PrimFunc and its arguments.
+
+    `inplace[i]` is the argument that result i overwrites, -1 if it is fresh.
+    """
 
     name: str
     func: Any  # tirx.PrimFunc

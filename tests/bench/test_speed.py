@@ -43,9 +43,7 @@ def test_results_have_speed_spread_and_memory(benchmark: Benchmark) -> None:
         assert result.peak_rss_bytes >= benchmark.loads[0].rss_bytes // 2
 
 
-def test_only_decode_has_a_share_of_the_roofline(
-    benchmark: Benchmark, nano_artifact: Path
-) -> None:
+def test_only_decode_has_a_share_of_the_roofline(benchmark: Benchmark, nano_artifact: Path) -> None:
     manifest = read_manifest(nano_artifact, Manifest)
     for r in benchmark.results:
         if r.phase == "prefill":

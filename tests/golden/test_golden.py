@@ -13,20 +13,21 @@ from mlc_compile.runtime.engine import open_engine
 TOLERANCE = 1e-3
 LENGTHS = (1, 7, 63, 64, 65, 300)
 MODELS = ("nano", "tiny")
-BOTH = [(name, name) for name in MODELS]
 SCRIPT = Path(__file__).parent / "make_goldens.py"
 
 
-@pytest.fixture
-def checkpoint(request, nano_checkpoint, tiny_checkpoint):
-    return {"nano": nano_checkpoint, "tiny": tiny_checkpoint}[request.param]
+@pytest.fixture(params=MODELS)
+def trained(request, build_model, golden, nano_checkpoint, tiny_checkpoint):
+    """An artifact of a trained checkpoint in float32, and what transformers says of it."""
+    checkpoint = {"nano": nano_checkpoint, "tiny": tiny_checkpoint}[request.param]
+    return build_model(checkpoint, "q0f32"), golden(request.param)
 
 
-@pytest.mark.parametrize(("name", "checkpoint"), BOTH, indirect=["checkpoint"])
-def test_float32_logits_are_those_of_transformers(name, checkpoint, build_model, golden):
-    engine = open_engine(build_model(checkpoint, "q0f32"))
+def test_float32_logits_are_those_of_transformers(trained):
+    artifact, golden = trained
+    engine = open_engine(artifact)
     for n in LENGTHS:
-        prompt = golden(name).prompts[n]
+        prompt = golden.prompts[n]
         engine.rewind()
         ours = np.concatenate(list(engine.score(prompt.ids)))
         assert np.abs(ours[prompt.positions] - prompt.logits).max() < TOLERANCE, n
@@ -50,15 +51,13 @@ def test_decoding_gives_the_logits_of_prefilling_the_whole(build_nano, golden):
     assert np.abs(np.stack(rows)[prompt.positions] - prompt.logits).max() < TOLERANCE
 
 
-@pytest.mark.parametrize(("name", "checkpoint"), BOTH, indirect=["checkpoint"])
-def test_128_greedy_tokens_are_those_of_transformers(name, checkpoint, build_model, golden, cli):
-    expected = golden(name)
-    artifact = build_model(checkpoint, "q0f32")
+def test_128_greedy_tokens_are_those_of_transformers(trained, cli):
+    artifact, golden = trained
     options = ["--max-tokens", 128, "--temperature", 0, "--ignore-eos", "--json"]
     ran = cli("run", artifact, "--prompt", "A list of", *options)
     assert ran.code == 0, ran.err
-    assert ran.json["prompt_token_ids"] == expected.greedy_prompt.tolist()
-    assert ran.json["token_ids"] == expected.greedy_tokens.tolist()
+    assert ran.json["prompt_token_ids"] == golden.greedy_prompt.tolist()
+    assert ran.json["token_ids"] == golden.greedy_tokens.tolist()
 
 
 def test_transformers_still_computes_what_is_stored(tmp_path, golden):

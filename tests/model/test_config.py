@@ -83,6 +83,8 @@ REFUSED = {
     "a missing size": ({"head_dim": ...}, "missing required field `head_dim`"),
     "a wrong type": ({"hidden_size": "64"}, "Expected `int`, got `str` - at `.*hidden_size`"),
     "a negative size": ({"num_hidden_layers": -1}, "`int` >= 1 - at `.*num_hidden_layers`"),
+    "absurdly many layers": ({"num_hidden_layers": 10**15}, "`int` <= 1024"),
+    "a rope_theta that turns nothing": ({"rope_theta": 1.0}, "`float` > 1.*rope_theta"),
     "a broken group": ({"num_key_value_heads": 3}, r"num_attention_heads \(4\) must be a multiple"),
     "an odd head": ({"head_dim": 31}, "head_dim must be even"),
     "another activation": ({"hidden_act": "gelu"}, "hidden_act must be 'silu', got 'gelu'"),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tokenizers
 
-from mlc_compile.errors import CheckpointError, DamageError
+from mlc_compile.errors import CheckpointError, ConfigError, DamageError
 from mlc_compile.runtime.tokenizer import Detokenizer, Tokenizer
 
 TEXTS = [
@@ -89,3 +89,8 @@ def test_a_tokenizer_of_another_kind_is_refused(tmp_path: Path, tiny_checkpoint:
     other.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(CheckpointError, match="must have a ByteLevel decoder"):
         Tokenizer(tmp_path)
+
+
+def test_text_that_is_not_utf8_is_refused(tokenizer: Tokenizer) -> None:
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        tokenizer.encode(b"caf\xe9".decode(errors="surrogateescape"))

@@ -38,15 +38,19 @@ class Cache:
     def declare(cls, kv: FlatKV) -> "Cache":
         pages = v.size("pages")
         return cls(
-            k=v.argument("k_pages", (kv.layers, pages, kv.kv_heads, kv.head_dim, kv.page), kv.dtype),
-            v=v.argument("v_pages", (kv.layers, pages, kv.kv_heads, kv.page, kv.head_dim), kv.dtype),
+            k=v.argument(
+                "k_pages", (kv.layers, pages, kv.kv_heads, kv.head_dim, kv.page), kv.dtype
+            ),
+            v=v.argument(
+                "v_pages", (kv.layers, pages, kv.kv_heads, kv.page, kv.head_dim), kv.dtype
+            ),
             table=v.argument("table", (pages,), "int32"),
             length=v.argument("length", (1,), "int32"),
         )
 
 
 def append(a: Attention, kv: FlatKV, rows: int | None) -> tirx.PrimFunc:
-    """qkv, γq[d], γk[d], angles[m, d], cache, layer -> q[1, m, h_q, d]; writes k and v pages.
+    """qkv, gamma_q[d], gamma_k[d], angles[m, d], cache, layer -> q[1, m, h_q, d]; writes k and v pages.
 
     Normalizes and rotates q and k per head, rounds k and v to the cache's type.
     """

@@ -33,9 +33,7 @@ def normalize(
     factor = inverse_rms(x, at, k, eps, start)
     with T.serial(0, k // lanes) as j:
         scaled = v.load(x, *at, start + j * lanes, lanes=lanes) * v.splat(factor, lanes)
-        v.store(
-            scaled * v.load(gamma, j * lanes, lanes=lanes), y, *to, j * lanes, lanes=lanes
-        )
+        v.store(scaled * v.load(gamma, j * lanes, lanes=lanes), y, *to, j * lanes, lanes=lanes)
 
 
 def inverse_rms(x: Buffer, at: tuple[Index, ...], k: int, eps: float, start: Index = 0) -> Expr:

@@ -1,0 +1,114 @@
+"""`bench`, `eval`, `verify` and `inspect` as scripts read them."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mlc_compile.artifact import Manifest, read_manifest
+from mlc_compile.errors import ConfigError, DamageError, TargetError
+
+Cli = Callable[..., object]
+FIELDS = {"phase", "tokens", "depth", "threads", "tok_s", "spread", "peak_rss_bytes"}
+
+
+@pytest.fixture
+def copy(nano_artifact: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(nano_artifact, tmp_path / "copy"))
+
+
+@pytest.fixture
+def prose(tmp_path: Path) -> Path:
+    path = tmp_path / "prose.txt"
+    path.write_text(f"{json.__doc__}\n{shutil.copytree.__doc__}")
+    return path
+
+
+def test_bench_results_have_the_fields_that_scripts_read(cli: Cli, nano_artifact: Path) -> None:
+    quick = ["--prompt-tokens", "4,8", "--gen-tokens", 4, "--threads", "1", "--repeats", 1]
+    results = cli("bench", nano_artifact, *quick, "--json").json["results"]
+    assert [(r["phase"], r["tokens"]) for r in results] == [
+        ("prefill", 4),
+        ("prefill", 8),
+        ("decode", 4),
+    ]
+    assert all(set(r) >= FIELDS for r in results)
+
+
+def test_bench_compares_with_the_first_artifact(cli: Cli, nano_artifact: Path, copy: Path) -> None:
+    quick = ["--prompt-tokens", "4", "--gen-tokens", 0, "--threads", "1", "--repeats", 1]
+    ran = cli("bench", nano_artifact, copy, *quick, "--compare")
+    first, second = (line for line in ran.out.splitlines() if "prefill" in line)
+    assert first.rstrip().endswith("1.00x")
+    assert second.rstrip().endswith("x")
+
+
+def test_eval_without_a_reference_has_a_perplexity_and_a_note(
+    cli: Cli, nano_artifact: Path, prose: Path
+) -> None:
+    got = cli("eval", nano_artifact, "--text", prose, "--window", 64, "--json").json
+    assert 1 < got["perplexity"] < 512  # a trained model beats guessing among 512 words
+    assert got["kl"] is None
+    assert got["top1_agreement"] is None
+    assert "reference" in got["note"]
+
+
+def test_eval_against_the_unquantized_build_is_close(
+    cli: Cli, build_nano: Callable[..., Path], nano_artifact: Path, prose: Path
+) -> None:
+    options = ["--text", prose, "--reference", build_nano("q0f32"), "--window", 64, "--json"]
+    got = cli("eval", nano_artifact, *options).json
+    # Round-to-nearest INT4 of this checkpoint: perplexity rises by about 1 %.
+    assert 1e-4 < got["kl"] < 0.1
+    assert 0.8 < got["top1_agreement"] <= 1
+
+
+def test_eval_refuses_an_absent_text(cli: Cli, nano_artifact: Path, tmp_path: Path) -> None:
+    ran = cli("eval", nano_artifact, "--text", tmp_path / "gone.txt")
+    assert ran.code == ConfigError.exit_code
+    assert "gone.txt" in ran.err
+
+
+def test_verify_passes_a_fresh_artifact(cli: Cli, nano_artifact: Path) -> None:
+    ran = cli("verify", nano_artifact, "--json")
+    assert ran.code == 0
+    assert ran.json["check"]["status"] == "pass"
+    assert ran.json["check"]["max_abs_error"] <= ran.json["check"]["bound"]
+
+
+def test_verify_names_the_damaged_file(cli: Cli, copy: Path) -> None:
+    (copy / "config.json").write_text("{}")
+    ran = cli("verify", copy)
+    assert ran.code == DamageError.exit_code
+    assert "failed on config.json" in ran.err
+    assert "config.json" in ran.out
+
+
+def test_verify_tells_another_tvm_from_damage(cli: Cli, copy: Path) -> None:
+    path = copy / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["versions"]["tvm"] = "0.1"
+    path.write_text(json.dumps(manifest))
+    ran = cli("verify", copy)
+    assert ran.code == TargetError.exit_code
+    assert "apache-tvm 0.1" in ran.out
+
+
+def test_inspect_shows_what_is_inside_and_what_it_costs(cli: Cli, nano_artifact: Path) -> None:
+    manifest = read_manifest(nano_artifact, Manifest)
+    got = cli("inspect", nano_artifact, "--json").json
+    assert got["manifest"]["plan_digest"] == manifest.plan_digest
+    assert got["memory"]["weights"] == manifest.plan.nbytes
+    assert set(got["bytes_by_role"]) >= {"embedding", "attention", "mlp", "norm"}
+    assert got["events"]
+    text = cli("inspect", nano_artifact).out
+    assert "memory" in text
+    assert manifest.triple in text
+
+
+def test_inspect_refuses_a_weights_directory(cli: Cli, nano_artifact: Path) -> None:
+    ran = cli("inspect", nano_artifact.parent / "weights")
+    assert ran.code == ConfigError.exit_code
+    assert "must be an artifact" in ran.err

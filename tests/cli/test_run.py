@@ -1,0 +1,148 @@
+"""`run` and `chat` as a user and a script see them."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mlc_compile.artifact import Library, Manifest, read_manifest
+from mlc_compile.errors import ConfigError, DamageError, TargetError
+from mlc_compile.runtime.tokenizer import Tokenizer
+
+Cli = Callable[..., object]
+PROMPT = "The function returns"
+
+
+@pytest.fixture
+def copy(nano_artifact: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(nano_artifact, tmp_path / "copy"))
+
+
+def test_run_streams_the_text_that_json_reports(cli: Cli, nano_artifact: Path) -> None:
+    asked = ["run", nano_artifact, "-p", PROMPT, "--max-tokens", 12]
+    text, answer = cli(*asked), cli(*asked, "--json").json
+    assert text.out == answer["text"] + "\n"
+    assert "prefill" in text.err
+
+
+def test_run_as_json_has_ids_text_ending_and_timings(cli: Cli, nano_artifact: Path) -> None:
+    ran = cli("run", nano_artifact, "-p", PROMPT, "--max-tokens", 12, "--ignore-eos", "--json")
+    tokenizer, answer = Tokenizer(nano_artifact), ran.json
+    assert answer["prompt_token_ids"] == tokenizer.encode(PROMPT)
+    assert len(answer["token_ids"]) == 12
+    assert answer["text"] == tokenizer.decode(answer["token_ids"])
+    assert answer["finish_reason"] == "length"
+    assert set(answer["timings"]) == {
+        "load_s",
+        "prefill_s",
+        "decode_s",
+        "prefill_tok_s",
+        "decode_tok_s",
+    }
+    assert answer["threads"] >= 1
+
+
+def test_a_prompt_may_come_from_standard_input(cli: Cli, nano_artifact: Path) -> None:
+    asked = ["run", nano_artifact, "--max-tokens", 4, "-q"]
+    assert cli(*asked, input=PROMPT).out == cli(*asked, "-p", PROMPT).out
+
+
+def test_equal_seeds_give_equal_texts_and_threads_do_not_matter(
+    cli: Cli, nano_artifact: Path
+) -> None:
+    asked = ["run", nano_artifact, "-p", PROMPT, "--temperature", 1.5, "--max-tokens", 16, "-q"]
+    first = cli(*asked, "--seed", 3, "--threads", 1).out
+    assert cli(*asked, "--seed", 3, "--threads", 2).out == first
+    assert cli(*asked, "--seed", 4).out != first
+
+
+def test_a_stop_token_ends_the_text(cli: Cli, copy: Path) -> None:
+    asked = ["run", copy, "-p", PROMPT, "--max-tokens", 8, "--json"]
+    ids = cli(*asked, "--ignore-eos").json["token_ids"]
+    config = json.loads((copy / "generation_config.json").read_text())
+    text = json.dumps({**config, "eos_token_id": ids[3]}).encode()
+    replace_file(copy, "generation_config.json", text)
+    stopped = cli(*asked).json
+    assert stopped["finish_reason"] == "stop"
+    assert stopped["token_ids"] == ids[: ids.index(ids[3])]
+    assert cli(*asked, "--ignore-eos").json["token_ids"] == ids
+
+
+def test_a_prompt_longer_than_the_context_is_told_with_numbers(
+    cli: Cli, nano_artifact: Path
+) -> None:
+    context = read_manifest(nano_artifact, Manifest).limits.context
+    ran = cli("run", nano_artifact, input="word " * context)
+    assert ran.code == ConfigError.exit_code
+    assert f"the context holds {context} tokens" in ran.err
+    assert ran.out == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--top-p", "0"], "top-p must be above 0"),
+        (["--temperature", "-1"], "temperature must be 0 or more"),
+        (["--max-tokens", "0"], "max-tokens"),
+        (["-p", ""], "the prompt has no tokens"),
+    ],
+)
+def test_options_out_of_range_are_refused(
+    cli: Cli, nano_artifact: Path, options: list[str], said: str
+) -> None:
+    ran = cli("run", nano_artifact, "-p", PROMPT, *options)
+    assert ran.code == ConfigError.exit_code
+    assert said in ran.err
+
+
+def test_a_model_directory_is_no_artifact(cli: Cli, nano_checkpoint: Path) -> None:
+    ran = cli("run", nano_checkpoint, "-p", PROMPT)
+    assert ran.code == ConfigError.exit_code
+    assert "must be an artifact, but holds a model checkpoint" in ran.err
+
+
+def test_an_artifact_for_another_cpu_is_refused_by_feature(cli: Cli, copy: Path) -> None:
+    edit_manifest(copy, libraries=[{"path": "lib.so", "requires": ["avx9000"], "priority": 0}])
+    ran = cli("run", copy, "-p", PROMPT)
+    assert ran.code == TargetError.exit_code
+    assert "this CPU lacks avx9000" in ran.err
+    assert Library(path="lib.so", requires=("avx9000",))  # the shape edited above
+
+
+def test_truncated_weights_are_damage(cli: Cli, copy: Path) -> None:
+    weights = copy / "weights.bin"
+    weights.write_bytes(weights.read_bytes()[:-64])
+    ran = cli("run", copy, "-p", PROMPT)
+    assert ran.code == DamageError.exit_code
+    assert "weights.bin must have" in ran.err
+
+
+def test_chat_asks_in_the_models_own_form(cli: Cli, nano_artifact: Path) -> None:
+    asked = ["chat", nano_artifact, "--max-tokens", 4, "--temperature", 0, "--json"]
+    first, second = cli(*asked, "--system", "Be brief.", input="Hi\n\nAnd?\n").json["answers"]
+    text = Tokenizer(nano_artifact)
+    start = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
+    assert first["prompt_token_ids"] == text.encode(start + "<|im_start|>assistant\n")
+    said = f"{start}<|im_start|>assistant\n{first['text']}<|im_end|>\n"
+    asked_again = said + "<|im_start|>user\nAnd?<|im_end|>\n<|im_start|>assistant\n"
+    assert second["prompt_token_ids"] == text.encode(asked_again)
+
+
+def test_chat_with_a_prompt_gives_one_answer(cli: Cli, nano_artifact: Path) -> None:
+    ran = cli("chat", nano_artifact, "-p", "Hi", "--max-tokens", 3, "--seed", 1, "--json")
+    assert [m["role"] for m in ran.json["messages"]] == ["user", "assistant"]
+
+
+def replace_file(directory: Path, name: str, content: bytes) -> None:
+    """Replace a file and its size in the manifest, which loading checks."""
+    (directory / name).write_bytes(content)
+    files = json.loads((directory / "manifest.json").read_text())["files"]
+    sizes = [{**f, "nbytes": len(content)} if f["path"] == name else f for f in files]
+    edit_manifest(directory, files=sizes)
+
+
+def edit_manifest(directory: Path, **fields: object) -> None:
+    path = directory / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
