@@ -109,6 +109,9 @@ class FlatKV(Struct, frozen=True):
         return 2 * width * self.layers * self.kv_heads * self.head_dim * tokens
 
 
+Activations = Literal["float32", "int8"]  # what matmuls with INT4 weights multiply by
+
+
 class Limits(Struct, frozen=True):
     """Tokens: the longest sequence, and the most that one prefill call takes."""
 
@@ -167,6 +170,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     versions: Versions
     libraries: tuple[Library, ...]
     limits: Limits
+    activations: Activations = "float32"
     kv: FlatKV
     vocab_size: int
     hidden_size: int

@@ -16,10 +16,20 @@ Operator and arguments, attributes below, result to the right:
         scale                               cosines and sines: [m, d]
     flat_append(qkv, gamma_q, gamma_k, angles, k_pages, v_pages, table, length)
         fields of `Attention`               (q[1, m, h_q, d], k_pages, v_pages)
+    flat_step(the arguments of flat_append), for m = 1
+        fields of `Attention`               (o[1, 1, h_q d], k_pages, v_pages)
     flat_attend(q, k_pages, v_pages, table, length)
         fields of `Attention`               o[1, m, h_q d]
 
-The last three are what `mlc.attention` becomes over the flat KV cache (artifact.FlatKV);
+    quantize_act(inputs of `source`)        (codes i32[1, m, k/4], scales f32[1, m, k/32],
+        source, k, eps                       offsets i32[1, m, k/32])
+    int8_matmul(codes, scales, offsets, parts of w[n, k] .., residual if any)
+        n, residual                         [1, m, n]
+    int8_gemv(inputs of `source` .., parts .., residual if any)
+        source, k, eps, n, residual         [1, 1, n]
+
+A `source` (see SOURCES) is what is computed on the way into quantization. The three
+operators with `flat` or `rope` are what `mlc.attention` becomes over the flat KV cache (artifact.FlatKV);
 x gives `mlc.rope_angles` its m.
 
 A weight is an operator, not a function parameter, until `BindWeights` ends the graph
@@ -35,8 +45,11 @@ import tvm
 from tvm import relax
 from tvm.ir import Op, make_node, register_op_attr
 from tvm.ir import _ffi_api as ir_ffi
+from tvm.tirx import IntImm
 
 COMPUTE_DTYPE: Final = "float32"
+SOURCES: Final = {"plain": 1, "rms_norm": 2, "swiglu": 1}  # name -> number of inputs
+GROUP: Final = 32  # activations that share a scale
 RAW: Final = "raw"  # the layout of a weight as the checkpoint has it
 
 
@@ -147,9 +160,65 @@ def flat_attend(args: Sequence[relax.Expr], a: Attention) -> relax.Call:
     return _call("mlc.flat_attend", list(args), **a.attrs())
 
 
+def flat_step(args: Sequence[relax.Expr], a: Attention) -> relax.Call:
+    """`mlc.flat_step`: flat_append and flat_attend of one token."""
+    return _call("mlc.flat_step", list(args), **a.attrs())
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Attributes that say how activations are made: `kind` from SOURCES, width k, eps of a norm."""
+
+    kind: str
+    k: int
+    eps: float = 0.0
+
+    def attrs(self) -> dict[str, object]:
+        """As operator attributes."""
+        return {"source": self.kind, "k": self.k, "eps": self.eps}
+
+    @classmethod
+    def of(cls, call: relax.Call) -> "Source":
+        """The source of a `mlc.quantize_act` or `mlc.int8_gemv` call."""
+        a = call.attrs
+        return cls(kind=str(a["source"]), k=int(a["k"]), eps=float(a["eps"]))
+
+
+def quantize_act(inputs: Sequence[relax.Expr], source: Source) -> relax.Call:
+    """`mlc.quantize_act` of what `source` makes of `inputs`."""
+    assert len(inputs) == SOURCES[source.kind]
+    return _call("mlc.quantize_act", list(inputs), **source.attrs())
+
+
+def int8_matmul(
+    acts: Sequence[relax.Expr], parts: Sequence[relax.Expr], n: int, residual: relax.Expr | None
+) -> relax.Call:
+    """`mlc.int8_matmul`: the three results of quantize_act, the parts of w[n, k]."""
+    tail = [] if residual is None else [residual]
+    args = [*acts, *parts, *tail]
+    return _call("mlc.int8_matmul", args, n=n, residual=residual is not None)
+
+
+def int8_gemv(
+    inputs: Sequence[relax.Expr], rest: Sequence[relax.Expr], source: Source, matmul: relax.Call
+) -> relax.Call:
+    """`mlc.int8_gemv`: quantize_act and the `mlc.int8_matmul` call `matmul` in one.
+
+    `rest` is the matmul's arguments after the activations.
+    """
+    attrs = {"n": int(matmul.attrs["n"]), "residual": bool(matmul.attrs["residual"])}
+    return _call("mlc.int8_gemv", [*inputs, *rest], **source.attrs(), **attrs)
+
+
 def is_call(expr: relax.Expr, op_name: str) -> bool:
     """Whether `expr` is a call of the operator `op_name`."""
     return isinstance(expr, relax.Call) and isinstance(expr.op, Op) and expr.op.name == op_name
+
+
+def is_one_row(expr: relax.Expr) -> bool:
+    """Whether a tensor [1, m, ..] is known to have m = 1."""
+    m = shape_of(expr)[1]
+    return isinstance(m, IntImm) and int(m) == 1
 
 
 def shape_of(expr: relax.Expr) -> list[relax.Expr]:
@@ -171,10 +240,6 @@ def _infer_linear(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
     n, k = shape_of(w)
     _require_inner(call, shape_of(x)[-1], k)
     return relax.TensorType([*shape_of(x)[:-1], n], COMPUTE_DTYPE)
-
-
-def _infer_quantized_matmul(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
-    return relax.TensorType([*shape_of(call.args[0])[:-1], int(call.attrs["n"])], COMPUTE_DTYPE)
 
 
 def _infer_quantized_take(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
@@ -208,9 +273,33 @@ def _infer_flat_append(call: relax.Call, _builder: relax.BlockBuilder) -> relax.
     return relax.TupleType([q, call.args[4].ty, call.args[5].ty])
 
 
+def _infer_flat_step(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
+    a = Attention.of(call)
+    b, m, _ = shape_of(call.args[0])
+    o = relax.TensorType([b, m, a.h_q * a.d], COMPUTE_DTYPE)
+    return relax.TupleType([o, call.args[4].ty, call.args[5].ty])
+
+
 def _infer_flat_attend(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
     b, m, heads, d = shape_of(call.args[0])
     return relax.TensorType([b, m, int(heads) * int(d)], COMPUTE_DTYPE)
+
+
+def _infer_quantize_act(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
+    k = int(call.attrs["k"])
+    outer = shape_of(call.args[0])[:-1]
+    return relax.TupleType(
+        [
+            relax.TensorType([*outer, k // 4], "int32"),
+            relax.TensorType([*outer, k // GROUP], COMPUTE_DTYPE),
+            relax.TensorType([*outer, k // GROUP], "int32"),
+        ]
+    )
+
+
+def _infer_rows(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
+    outer = shape_of(call.args[0])[:-1]
+    return relax.TensorType([*outer, int(call.attrs["n"])], COMPUTE_DTYPE)
 
 
 def _require_inner(call: relax.Call, got: relax.Expr, expected: relax.Expr) -> None:
@@ -223,13 +312,17 @@ Infer = Callable[[relax.Call, relax.BlockBuilder], relax.Type]
 OPERATORS: Final[dict[str, Infer]] = {
     "mlc.weight": _infer_weight,
     "mlc.linear": _infer_linear,
-    "mlc.quantized_matmul": _infer_quantized_matmul,
+    "mlc.quantized_matmul": _infer_rows,
     "mlc.quantized_take": _infer_quantized_take,
     "mlc.swiglu": _infer_swiglu,
     "mlc.attention": _infer_attention,
     "mlc.rope_angles": _infer_rope_angles,
     "mlc.flat_append": _infer_flat_append,
     "mlc.flat_attend": _infer_flat_attend,
+    "mlc.flat_step": _infer_flat_step,
+    "mlc.quantize_act": _infer_quantize_act,
+    "mlc.int8_matmul": _infer_rows,
+    "mlc.int8_gemv": _infer_rows,
 }
 
 

@@ -1,27 +1,35 @@
 """The compiler's passes, in order, by phase: this list is the compiler.
 
-import     the model's own operators, weights named
-graph      join, cancel, fuse; then storage: scheme, layout, KV cache; then the weight plan
-kernels    operators to kernels, the rest through TVM's legalization, all scheduled
-memory     calls in destination-passing style, one static plan of storage
-runtime    what the virtual machine executes
+import       the model's own operators, weights named
+graph        join, cancel, fuse; then storage: scheme, layout, KV cache; then the weight plan
+activations  int8 where the target multiplies it, with what feeds and follows fused in
+kernels      operators to kernels, the rest through TVM's legalization, all scheduled
+memory       calls in destination-passing style, one static plan of storage
+runtime      what the virtual machine executes
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from tvm import IRModule, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
-from mlc_compile.artifact import FlatKV, Limits
+from mlc_compile.artifact import Activations, FlatKV, Limits
+from mlc_compile.model.rope import Rope
 from mlc_compile.passes.assign_layouts import AssignLayouts
 from mlc_compile.passes.attach_metadata import AttachMetadata
 from mlc_compile.passes.bind_weights import BindWeights
 from mlc_compile.passes.cancel_split_concat import CancelSplitConcat
+from mlc_compile.passes.fuse_quantize_gemv import FuseQuantizeGemv
+from mlc_compile.passes.fuse_quantize_source import FuseQuantizeSource
+from mlc_compile.passes.fuse_residual import FuseResidual
 from mlc_compile.passes.fuse_swiglu import FuseSwiGLU
 from mlc_compile.passes.lower_flat_kv_cache import LowerFlatKVCache
+from mlc_compile.passes.lower_paged_kv_cache import LowerPagedKVCache
 from mlc_compile.passes.merge_projections import MergeProjections
 from mlc_compile.passes.name_weights import NameWeights
+from mlc_compile.passes.quantize_activations import QuantizeActivations
 from mlc_compile.passes.quantize_weights import QuantizeWeights
 from mlc_compile.passes.rewrite import relax_functions
 from mlc_compile.schedule.leftovers import ScheduleLeftovers
@@ -30,6 +38,9 @@ from mlc_compile.target import Target
 
 Pass = Any  # tvm.ir.transform.Pass
 
+# Not legalized: the memory planner lets the result share its argument's storage, and the
+# virtual machine has a builtin that makes a view. A kernel would copy.
+VIEWS: Final = ("relax.reshape",)
 TOKENS: Final = "n"  # the symbolic dimension of the model: tokens of one call
 
 
@@ -42,6 +53,8 @@ class Plan:
     kv: FlatKV
     limits: Limits
     weight_names: tuple[str, ...]
+    rope: Rope
+    activations: Activations = "float32"
     facts: tuple[tuple[str, Any], ...] = ()  # for `_metadata`
 
 
@@ -51,6 +64,12 @@ class Phase:
 
     name: str
     passes: tuple[Pass, ...]
+
+
+KV_CACHES: Final[dict[str, Callable[[Plan], Pass]]] = {  # by Target.kv
+    "flat": lambda plan: LowerFlatKVCache(plan.kv),
+    "tvm_paged": lambda plan: LowerPagedKVCache(plan.target, plan.rope, plan.kv.dtype),
+}
 
 
 def phases(plan: Plan) -> tuple[Phase, ...]:
@@ -65,16 +84,17 @@ def phases(plan: Plan) -> tuple[Phase, ...]:
                 FuseSwiGLU(),  # after merging: it wants gate and up in one tensor
                 QuantizeWeights(plan.scheme),  # after all that moves rows
                 AssignLayouts(plan.target.layout),
-                LowerFlatKVCache(plan.kv),
                 BindWeights(),  # after the last pass that looks at a weight's attributes
+                KV_CACHES[plan.target.kv](plan),  # may add a function, one without weights
                 AttachMetadata(plan.facts),
             ),
         ),
+        Phase("activations", _activations(plan)),
         Phase(
             "kernels",
             (
                 LowerOperators(plan.target),
-                relax.transform.LegalizeOps(),
+                relax.transform.LegalizeOps(skip_ops=list(VIEWS)),
                 relax.transform.AnnotateTIROpPattern(),
                 relax.transform.FuseOps(),
                 relax.transform.FuseTIR(),
@@ -103,6 +123,18 @@ def phases(plan: Plan) -> tuple[Phase, ...]:
                 relax.transform.AttachGlobalSymbol(),
             ),
         ),
+    )
+
+
+def _activations(plan: Plan) -> tuple[Pass, ...]:
+    """How matmuls read their activations; nothing to do for float32."""
+    if plan.activations == "float32":
+        return ()
+    return (
+        QuantizeActivations(),
+        FuseQuantizeSource(),  # norms and SwiGLU into the quantization that reads them
+        FuseResidual(),
+        FuseQuantizeGemv(),  # after both: it takes the matmul with all that was fused into it
     )
 
 

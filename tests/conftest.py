@@ -22,10 +22,15 @@ TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 
 # Test packages and files that run the compiler in this process.
-COMPILER_TESTS = ("passes", "schedule", "emit", "ops", "model/test_qwen3", "test_pipeline")
-
-# A test that runs an artifact in this process leaves these behind; a user's shell has neither.
-RUNTIME_VARIABLES = frozenset({"TVM_USE_RUNTIME_LIB", "TVM_NUM_THREADS"})
+COMPILER_TESTS = (
+    "passes/",
+    "schedule/",
+    "emit/",
+    "model/test_qwen3",
+    "test_ops",
+    "test_paged_equals_flat",
+    "test_pipeline",
+)
 
 # Workers of pytest-xdist share the CPUs: pinned, all of TVM's threads would sit on CPU 0.
 os.environ.setdefault("TVM_BIND_THREADS", "0")
@@ -76,12 +81,14 @@ def cli() -> Cli:
         env: Mapping[str, str] = os.environ,
         cwd: Path = ROOT,
         timeout: float = 600,
+        input: str | None = None,
     ) -> Ran:
         done = subprocess.run(
             [sys.executable, "-m", "mlc_compile", *map(str, arguments)],
-            env={name: value for name, value in env.items() if name not in RUNTIME_VARIABLES},
+            env=env,
             cwd=cwd,
             timeout=timeout,
+            input=input,
             capture_output=True,
             text=True,
             check=False,
@@ -153,6 +160,13 @@ def golden() -> Callable[[str], Golden]:
             return Golden(prompts, stored["greedy_prompt"], stored["greedy_tokens"])
 
     return read
+
+
+@pytest.fixture(autouse=True)
+def no_runtime_variable_outlives_a_test() -> Iterator[None]:
+    """Running an artifact in this process asks TVM for its runtime alone; a child must not."""
+    yield
+    os.environ.pop("TVM_USE_RUNTIME_LIB", None)
 
 
 @pytest.fixture(autouse=True)

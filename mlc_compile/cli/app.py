@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Annotated, Final
 
 import typer
+from typer.main import get_command
 
 from mlc_compile import __version__
 from mlc_compile.cli.bench import bench
@@ -72,10 +73,11 @@ def main() -> None:
 
 def invoke(arguments: list[str]) -> int:
     """Run one command line; every failure that we foresee is told on stderr. The exit code."""
+    # Not `app(...)`: that puts typer's exception hook in place of ours.
+    command = get_command(app)
+    given = arguments or ["--help"]
     try:
-        code: int | None = app(
-            arguments or ["--help"], prog_name="mlc-compile", standalone_mode=False
-        )
+        code: int | None = command(given, prog_name="mlc-compile", standalone_mode=False)
     except MlcError as e:
         return _fail(e, str(e), e.hint, e.exit_code)
     except typer.TyperException as e:

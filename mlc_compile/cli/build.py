@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from mlc_compile.cli.console import Output, output_options
-from mlc_compile.cli.options import Context, KVType, Model, PrefillChunk, Quant
+from mlc_compile.cli.options import ActivationType, Context, KVType, Model, PrefillChunk, Quant
 
 
 @output_options
@@ -24,6 +24,7 @@ def build(
     context: Context = None,
     prefill_chunk: PrefillChunk = None,
     kv_dtype: KVType = None,
+    activations: ActivationType = None,
 ) -> None:
     """Convert MODEL, compile it for each target and pack its weights, then prove the result."""
     from mlc_compile.checkpoint import find_model
@@ -31,7 +32,7 @@ def build(
     from mlc_compile.driver.build import build as build_model
 
     targets = targets_named(target)
-    options = library_options(context, prefill_chunk, kv_dtype)
+    options = library_options(context, prefill_chunk, kv_dtype, activations)
     with output.progress() as progress:
         built = build_model(find_model(model), targets, quant, out, options, progress)
     for one in built:

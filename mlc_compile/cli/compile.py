@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from mlc_compile.cli.console import Output, output_options
-from mlc_compile.cli.options import Context, KVType, Model, PrefillChunk, Quant
+from mlc_compile.cli.options import ActivationType, Context, KVType, Model, PrefillChunk, Quant
 
 
 @output_options
@@ -20,6 +20,7 @@ def compile_(
     context: Context = None,
     prefill_chunk: PrefillChunk = None,
     kv_dtype: KVType = None,
+    activations: ActivationType = None,
 ) -> None:
     """Compile MODEL to a library and the plan of the weights it wants; a config is enough."""
     from mlc_compile.checkpoint import find_model
@@ -28,7 +29,7 @@ def compile_(
     from mlc_compile.target import find_target
 
     row = find_target(target)
-    options = library_options(context, prefill_chunk, kv_dtype)
+    options = library_options(context, prefill_chunk, kv_dtype, activations)
     with output.progress() as progress:
         compiled = compile_model(find_model(model), row, quant, out, options, progress)
     for stage, seconds in compiled.seconds.items():

@@ -1,7 +1,8 @@
 """Options that several commands share, and how a list of numbers is written in one."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from mlc_compile.target import Target
 
 NOT_UTF8: Final = "surrogateescape"  # as Python reads arguments; the tokenizer refuses it in words
+
+T = TypeVar("T")
 
 Artifact = Annotated[
     Path, typer.Argument(metavar="DIR", help="Artifact directory, as `build` wrote it.")
@@ -47,6 +50,15 @@ KVType = Annotated[
     ),
 ]
 
+ActivationType = Annotated[
+    str | None,
+    typer.Option(
+        "--activations",
+        help="What INT4 weights are multiplied by: int8 or float32.",
+        show_default="int8 where the target can",
+    ),
+]
+
 
 def targets_named(names: str) -> "tuple[Target, ...]":
     """The targets of a comma-separated list, each once, in order."""
@@ -59,14 +71,25 @@ def targets_named(names: str) -> "tuple[Target, ...]":
 
 
 def library_options(
-    context: int | None, prefill_chunk: int | None, kv_dtype: str | None
+    context: int | None, prefill_chunk: int | None, kv_dtype: str | None, activations: str | None
 ) -> "Options":
     """The options of a library as the driver takes them."""
-    from mlc_compile.driver.compile import KV_DTYPES, Options
+    from mlc_compile.driver.compile import ACTIVATIONS, KV_DTYPES, Options
 
-    if kv_dtype is not None and kv_dtype not in KV_DTYPES:
-        raise ConfigError(f"no KV cache type {kv_dtype!r}", hint=near_matches(kv_dtype, KV_DTYPES))
-    return Options(context, prefill_chunk, None if kv_dtype is None else KV_DTYPES[kv_dtype])
+    return Options(
+        context,
+        prefill_chunk,
+        _one_of(KV_DTYPES, kv_dtype, "KV cache type"),
+        _one_of(ACTIVATIONS, activations, "activation type"),
+    )
+
+
+def _one_of(known: Mapping[str, T], name: str | None, what: str) -> T | None:
+    if name is None:
+        return None
+    if name not in known:
+        raise ConfigError(f"no {what} {name!r}", hint=near_matches(name, known))
+    return known[name]
 
 
 def numbers(text: str, option: str) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from mlc_compile import __version__
 from mlc_compile.artifact import (
     BUILD_LOG,
     REPORT,
+    Activations,
     Check,
     FlatKV,
     Library,
@@ -31,12 +32,12 @@ from mlc_compile.checkpoint.directory import CONFIG
 from mlc_compile.driver.chat_config import default_limits
 from mlc_compile.driver.tensors import check_tensors, decide_tie
 from mlc_compile.driver.texts import write_texts
-from mlc_compile.errors import CheckpointError, ConfigError
+from mlc_compile.errors import CheckpointError, ConfigError, TargetError
 from mlc_compile.model import load_config
 from mlc_compile.model.config import Qwen3Config
 from mlc_compile.model.weights import weight_specs
 from mlc_compile.progress import SILENT, Progress
-from mlc_compile.quant import find_scheme
+from mlc_compile.quant import find_scheme, has_codes
 from mlc_compile.target import Target
 from mlc_compile.tvm_version import PINS, require_tvm
 
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 PAGE: Final = 64  # tokens of a KV page: four vectors of scores, and a page of one head fits L1
 KVDtype = Literal["float16", "float32"]
+ACTIVATIONS: Final[dict[str, Activations]] = {"int8": "int8", "float32": "float32"}
 KV_DTYPES: Final[dict[str, KVDtype]] = {"float16": "float16", "float32": "float32"}
 
 
@@ -58,6 +60,7 @@ class Options:
     context: int | None = None  # tokens; by default 4096, or the model's limit if lower
     prefill_chunk: int | None = None  # tokens a prefill call takes at most
     kv_dtype: KVDtype | None = None  # by default what the scheme stores norms in
+    activations: Activations | None = None  # by default int8 where the target can
 
 
 DEFAULTS: Final = Options()
@@ -150,7 +153,8 @@ def compile_into(
 
     linker = find_linker(target)
     clock = _Clock(progress)
-    mod, plan = _import(subject, target, quant, (kv, limits), clock)
+    shape = (kv, limits, choose_activations(target, quant, options))
+    mod, plan = _import(subject, target, quant, shape, clock)
     mod, functions = _optimize(mod, plan, clock)
     _generate(mod, target, linker, directory / target.library, clock)
     write_texts(subject.directory, subject.config, subject.tokenizer, quant, directory, limits)
@@ -191,14 +195,42 @@ def choose_kv(config: Qwen3Config, quant: str, options: Options) -> FlatKV:
     )
 
 
+def choose_activations(target: Target, quant: str, options: Options) -> Activations:
+    """int8 where weights are integers and the target multiplies such, or what is asked for.
+
+    Raises ConfigError or TargetError if int8 is asked for and one of them is not so.
+    """
+    from mlc_compile.schedule.kernels.dot import DOTS, dot_for
+
+    if not has_codes(find_scheme(quant)):
+        if options.activations == "int8":
+            raise ConfigError(
+                f"scheme {quant} has no integers to multiply int8 activations by",
+                hint="use --activations float32, or a q4 scheme",
+            )
+        return "float32"
+    possible: Activations = "float32" if dot_for(target) is None else "int8"
+    if options.activations == "int8" and possible == "float32":
+        needs = " or ".join(d.feature for d in DOTS)
+        raise TargetError(
+            f"target {target.name} has no int8 dot product: it needs {needs}",
+            hint="use --activations float32, or a target with one (see `mlc-compile targets`)",
+        )
+    return options.activations or possible
+
+
 def _import(
-    subject: Subject, target: Target, quant: str, shape: tuple[FlatKV, Limits], clock: _Clock
+    subject: Subject,
+    target: Target,
+    quant: str,
+    shape: tuple[FlatKV, Limits, Activations],
+    clock: _Clock,
 ) -> tuple["IRModule", "Plan"]:
     with clock.stage("importing"):
         from mlc_compile.model.qwen3 import export
         from mlc_compile.pipeline import Plan
 
-        kv, limits = shape
+        kv, limits, activations = shape
         mod, names = export(subject.config, tied=subject.config.tie_word_embeddings)
         facts = (
             ("model_type", "qwen3"),
@@ -207,7 +239,7 @@ def _import(
             ("prefill_chunk_size", limits.prefill_chunk),
             ("kv_state_kind", target.kv),
         )
-        return mod, Plan(target, quant, kv, limits, names, facts)
+        return mod, Plan(target, quant, kv, limits, names, subject.config.rope, activations, facts)
 
 
 def _optimize(mod: "IRModule", plan: "Plan", clock: _Clock) -> tuple["IRModule", dict[str, int]]:
@@ -253,6 +285,7 @@ def _manifest(
         ),
         libraries=(Library(path=target.library, requires=target.requires),),
         limits=plan.limits,
+        activations=plan.activations,
         kv=plan.kv,
         vocab_size=subject.config.vocab_size,
         hidden_size=subject.config.hidden_size,

@@ -28,7 +28,7 @@ class AttachMetadata:
         parts = [part for tensor in read_plan(mod).tensors for part in tensor.parts]
         params = [{"name": p.name, "shape": p.shape, "dtype": p.dtype} for p in parts]
         text = msgspec.json.encode({**dict(self.facts), "params": params}).decode()
-        function = relax.Function([], StringImm(text), None).with_attr("global_symbol", FUNCTION)
-        out = IRModule(mod.functions, attrs=mod.attrs)
-        out[relax.GlobalVar(FUNCTION)] = function
-        return out
+        builder = relax.BlockBuilder(mod)
+        with builder.function(FUNCTION, []):
+            builder.emit_func_output(StringImm(text))
+        return builder.get()

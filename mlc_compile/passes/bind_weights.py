@@ -87,8 +87,7 @@ def _plan(weights: list[ops.Weight]) -> WeightPlan:
 def joined_name(sources: tuple[str, ...]) -> str:
     """`a.q_proj.weight`, `a.k_proj.weight` -> `a.q_proj+k_proj`: short, and unique."""
     stems = [s.removesuffix(".weight") for s in sources]
-    prefix, _, first = stems[0].rpartition(".")
-    return f"{prefix}.{'+'.join([first, *(s.rpartition('.')[2] for s in stems[1:])])}"
+    return "+".join([stems[0], *(s.rpartition(".")[2] for s in stems[1:])])
 
 
 @mutator

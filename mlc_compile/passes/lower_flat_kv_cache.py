@@ -7,8 +7,9 @@
         q, k_pages, v_pages = flat_append(qkv, gamma_q, gamma_k, angles, ..)
         flat_attend(q, k_pages, v_pages, table, length)
 
-The pages are threaded through as values, so the order of writes and reads is plain data
-dependence. The number of pages stays symbolic: the runtime decides how many it allocates.
+For a single token `flat_step` is both at once. The pages are threaded through as values,
+so the order of writes and reads is plain data dependence. The number of pages stays
+symbolic: the runtime decides how many it allocates.
 """
 
 from dataclasses import dataclass
@@ -74,9 +75,14 @@ class _Lowerer(PyExprMutator):
         emit = self.builder_.emit
         k, v, table, length = (emit(relax.TupleGetItem(kv, i)) for i in range(4))
         angles = self._angles_of(length, qkv, a)
-        appended = emit(ops.flat_append([qkv, gamma_q, gamma_k, angles, k, v, table, length], a))
-        q, k, v = (emit(relax.TupleGetItem(appended, i)) for i in range(3))
-        o = emit(ops.flat_attend([q, k, v, table, length], a))
+        args = [qkv, gamma_q, gamma_k, angles, k, v, table, length]
+        if ops.is_one_row(qkv):
+            step = emit(ops.flat_step(args, a))
+            o, k, v = (emit(relax.TupleGetItem(step, i)) for i in range(3))
+        else:
+            appended = emit(ops.flat_append(args, a))
+            q, k, v = (emit(relax.TupleGetItem(appended, i)) for i in range(3))
+            o = emit(ops.flat_attend([q, k, v, table, length], a))
         return relax.Tuple([o, relax.Tuple([k, v, table, length])])
 
     def _angles_of(self, length: relax.Var, x: relax.Expr, a: ops.Attention) -> relax.Var:

@@ -51,6 +51,6 @@ class _Namer(PyExprMutator):
                 part="weight",
                 layout=ops.RAW,
                 shape=tuple(int(s) for s in field.shape.values),
-                dtype=field.dtype,
+                dtype=str(field.dtype),
             )
         )

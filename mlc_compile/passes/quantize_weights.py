@@ -45,6 +45,8 @@ def _kept(values: Iterable[relax.Expr], scheme: Scheme) -> Iterable[events.Event
     for value in values:
         if ops.is_call(value, "mlc.weight") and len(value.attrs["shape"]) == 2:
             w = ops.Weight.of(value)
+            if w.part != "weight":
+                continue  # a part of a matrix that is quantized already
             _, reason = scheme_for(scheme, *w.shape)
             if reason is not None:
                 for source in w.sources:

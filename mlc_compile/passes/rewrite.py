@@ -1,5 +1,6 @@
 """What the graph passes share: run a mutator over every Relax function, and drop dead code."""
 
+from collections import Counter
 from collections.abc import Callable
 
 from tvm import IRModule, relax
@@ -28,6 +29,25 @@ def relax_functions(mod: IRModule) -> list[tuple[relax.GlobalVar, relax.Function
 def bindings_of(func: relax.Function) -> Bindings:
     """Variable -> the expression bound to it."""
     return dict(get_var2val(func))
+
+
+def uses_of(func: relax.Function) -> Counter[relax.Var]:
+    """Variable -> how many times it is read, the function's result included."""
+    values = [binding.value for block in func.body.blocks for binding in block.bindings]
+    return Counter(v for value in [*values, func.body.body] for v in free_vars(value))
+
+
+def free_vars(expr: relax.Expr) -> list[relax.Var]:
+    """The variables that one binding's value mentions, each as often as it does."""
+    if isinstance(expr, relax.Var):
+        return [expr]
+    if isinstance(expr, relax.Call):
+        return [v for a in expr.args for v in free_vars(a)]
+    if isinstance(expr, relax.Tuple):
+        return [v for f in expr.fields for v in free_vars(f)]
+    if isinstance(expr, relax.TupleGetItem):
+        return free_vars(expr.tuple_value)
+    return []
 
 
 def call_of(expr: relax.Expr, bindings: Bindings) -> relax.Expr:

@@ -1,12 +1,15 @@
 """The door to TVM: a compiled library over mapped weights and one KV cache.
 
-Only this module imports tvm, and only once the environment is set: TVM reads
-TVM_USE_RUNTIME_LIB (leave the compiler out: a quarter of the memory and seconds of
-start-up) and TVM_NUM_THREADS when it is loaded.
+Only this module imports tvm, inside functions: TVM reads TVM_USE_RUNTIME_LIB (leave the
+compiler out, which is most of its memory and of its start) when it is imported, and
+TVM_NUM_THREADS when its threads start.
 """
 
+import importlib
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,10 +38,11 @@ def start_tvm(threads: int | None = None) -> int:
     imported TVM: ConfigError if `threads` asks for another number.
     """
     if "tvm" not in sys.modules:
-        os.environ["TVM_USE_RUNTIME_LIB"] = "1"
         os.environ["TVM_NUM_THREADS"] = str(threads or available_cores())
         # TVM pins its threads to CPUs 0, 1, ... whatever the process is allowed to use.
         os.environ["TVM_BIND_THREADS"] = "0"
+        with _lean_import():
+            importlib.import_module("tvm")
     import tvm
 
     running = int(tvm.get_global_func("runtime.NumThreads")())
@@ -98,6 +102,28 @@ def map_weights(directory: Path, manifest: Manifest) -> "list[Tensor]":
         _tensor(packed[p.offset : p.offset + p.nbytes].view(p.dtype).reshape(p.shape))
         for p in plan_parts(manifest.plan)
     ]
+
+
+@contextmanager
+def _lean_import() -> Iterator[None]:
+    """Import TVM without its compiler, and without torch, which tvm_ffi loads where it finds it.
+
+    Torch would cost a second and 200 MB for a conversion that we do not use. Both settings end
+    with the import: a child process may want to compile, and another library may want torch.
+    """
+    hidden = "torch" not in sys.modules
+    before = os.environ.get("TVM_USE_RUNTIME_LIB")
+    os.environ["TVM_USE_RUNTIME_LIB"] = "1"
+    if hidden:
+        sys.modules["torch"] = None  # type: ignore[assignment]  # Python's way to say "absent"
+    try:
+        yield
+    finally:
+        if hidden:
+            del sys.modules["torch"]
+        os.environ.pop("TVM_USE_RUNTIME_LIB")
+        if before is not None:
+            os.environ["TVM_USE_RUNTIME_LIB"] = before
 
 
 def _load_functions(path: Path) -> dict[str, Any]:

@@ -7,8 +7,18 @@ from tvm import relax
 
 from mlc_compile import ops
 from mlc_compile.artifact import FlatKV
-from mlc_compile.schedule.kernels import activation, attention, embedding, matmul, norm, rope
-from mlc_compile.schedule.kernels.weights import Codec, codec_of
+from mlc_compile.schedule.kernels import (
+    activation,
+    attention,
+    embedding,
+    int8,
+    matmul,
+    norm,
+    quantize,
+    rope,
+)
+from mlc_compile.schedule.kernels.dot import DotProduct, dot_for
+from mlc_compile.schedule.kernels.weights import Codec, Int4, codec_of
 from mlc_compile.schedule.rule import Call, Kernel, Rule
 from mlc_compile.target import Target
 
@@ -61,13 +71,48 @@ def _flat_attend(call: Call, _target: Target) -> Kernel:
     return Kernel("flat_attend", func, [*call.args, relax.prim_value(a.layer)], [call.ty])
 
 
+def _flat_step(call: Call, _target: Target) -> Kernel:
+    a = ops.Attention.of(call)
+    func = attention.step(_shared(a), _cache(call.args[4]))
+    args = [*call.args, relax.prim_value(a.layer)]
+    return Kernel("flat_step", func, args, list(call.ty.fields), inplace=(-1, 4, 5))
+
+
+def _quantize_act(call: Call, _target: Target) -> Kernel:
+    results = list(call.ty.fields)
+    return Kernel("quantize_act", quantize.quantize(_source(call)), list(call.args), results)
+
+
+def _int8_matmul(call: Call, target: Target) -> Kernel:
+    codec, n = _int4(call.args[3:5]), int(call.attrs["n"])
+    func = int8.gemm(
+        codec,
+        n,
+        _dot(target),
+        int8.Tile.of(target, codec),
+        residual=bool(call.attrs["residual"]),
+    )
+    return _plain("int8_gemm", func, call)
+
+
+def _int8_gemv(call: Call, target: Target) -> Kernel:
+    source, inputs = _source(call), ops.SOURCES[str(call.attrs["source"])]
+    codec, n = _int4(call.args[inputs : inputs + 2]), int(call.attrs["n"])
+    func = int8.gemv(codec, n, source, _dot(target), residual=bool(call.attrs["residual"]))
+    return _plain("int8_gemv", func, call)
+
+
 RULES: Final[dict[str, Rule]] = {
+    "mlc.quantize_act": _quantize_act,
+    "mlc.int8_matmul": _int8_matmul,
+    "mlc.int8_gemv": _int8_gemv,
     "mlc.quantized_matmul": _matmul,
     "mlc.quantized_take": _take,
     "mlc.swiglu": _swiglu,
     "mlc.rope_angles": _rope_angles,
     "mlc.flat_append": _flat_append,
     "mlc.flat_attend": _flat_attend,
+    "mlc.flat_step": _flat_step,
     "relax.nn.rms_norm": _rms_norm,
 }
 
@@ -76,14 +121,30 @@ def _plain(name: str, func: Any, call: Call) -> Kernel:
     return Kernel(name, func, list(call.args), [call.ty])
 
 
+def _int4(parts: list[Any]) -> Int4:
+    codec = _codec(parts)
+    assert isinstance(codec, Int4), "QuantizeActivations takes INT4 weights only"
+    return codec
+
+
+def _source(call: Call) -> quantize.Source:
+    source = ops.Source.of(call)
+    return quantize.SOURCES[source.kind](source.k, source.eps)
+
+
+def _dot(target: Target) -> DotProduct:
+    dot = dot_for(target)
+    assert dot is not None, "QuantizeActivations runs only for targets with a dot product"
+    return dot
+
+
 def _codec(parts: list[Any]) -> Codec:
     return codec_of([([int(s) for s in ops.shape_of(p)], p.ty.dtype) for p in parts])
 
 
 def _rows(x: Any) -> int | None:
     """m of a tensor [1, m, ..]: 1 when decoding, None when it is known only at run time."""
-    m = ops.shape_of(x)[1]
-    return 1 if isinstance(m, relax.Expr) and hasattr(m, "value") and int(m) == 1 else None
+    return 1 if ops.is_one_row(x) else None
 
 
 def _cache(k_pages: Any) -> FlatKV:

@@ -17,12 +17,16 @@ HEAVY = {"tvm", "tvm_ffi", "numpy", "torch", "transformers", "tokenizers", "xgbo
 
 
 def fail_with(monkeypatch, error):
-    """Make the command line raise, whatever it is asked."""
+    """Replace the program by one whose command, `fail`, raises."""
+    app = typer.Typer()
+    app.callback()(lambda: None)
 
-    def raising(*_arguments, **_options):
+    @app.command()
+    def fail():
         raise error
 
-    monkeypatch.setattr(program, "app", raising)
+    monkeypatch.setattr(program, "app", app)
+    return program.invoke(["fail"])
 
 
 def loaded_by(*arguments):
@@ -98,35 +102,28 @@ def test_with_json_an_error_is_one_object_on_stderr(cli):
     ],
 )
 def test_our_errors_end_with_their_code_sentence_and_hint(monkeypatch, capsys, kind, code):
-    fail_with(monkeypatch, kind("it broke", hint="mend it"))
-    assert program.invoke(["build"]) == code
+    assert fail_with(monkeypatch, kind("it broke", hint="mend it")) == code
     assert capsys.readouterr().err == "error: it broke\n hint: mend it\n"
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EIO])
 def test_what_the_system_refuses_ends_with_7_and_names_the_file(monkeypatch, capsys, number):
-    fail_with(monkeypatch, OSError(number, os.strerror(number), "/far/file"))
-    assert program.invoke(["build"]) == 7
+    assert fail_with(monkeypatch, OSError(number, os.strerror(number), "/far/file")) == 7
     assert f"/far/file: {os.strerror(number).lower()}" in capsys.readouterr().err
 
 
 def test_an_interrupt_ends_with_130(monkeypatch, capsys):
-    app = typer.Typer()
-
-    @app.command()
-    def wait(moment: str):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(program, "app", app)
-    assert program.invoke(["now"]) == 130
+    assert fail_with(monkeypatch, KeyboardInterrupt()) == 130
     assert capsys.readouterr().err == "interrupted\n"
 
 
 BUG = """
-import sys
 from mlc_compile.cli import app as program
-def raising(*_a, **_o): raise ZeroDivisionError("a surprise")
-program.app = raising
+
+@program.app.command()
+def fail(traceback: bool = False):
+    raise ZeroDivisionError("a surprise")
+
 program.main()
 """
 
@@ -137,7 +134,7 @@ program.main()
 )
 def test_what_nobody_foresaw_is_called_our_bug(arguments, variable, shown):
     env = os.environ | {"MLC_COMPILE_TRACEBACK": variable}
-    command = [sys.executable, "-c", BUG, *arguments]
+    command = [sys.executable, "-c", BUG, "fail", *arguments]
     ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert ran.returncode == 1
     assert "this is a bug in mlc-compile: ZeroDivisionError: a surprise" in ran.stderr

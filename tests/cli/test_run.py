@@ -2,12 +2,14 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from mlc_compile.artifact import Library, Manifest, read_manifest
+from mlc_compile.artifact import Manifest, read_manifest
 from mlc_compile.errors import ConfigError, DamageError, TargetError
 from mlc_compile.runtime.tokenizer import Tokenizer
 
@@ -46,7 +48,7 @@ def test_run_as_json_has_ids_text_ending_and_timings(cli: Cli, nano_artifact: Pa
 
 def test_a_prompt_may_come_from_standard_input(cli: Cli, nano_artifact: Path) -> None:
     asked = ["run", nano_artifact, "--max-tokens", 4, "-q"]
-    assert cli(*asked, input=PROMPT).out == cli(*asked, "-p", PROMPT).out
+    assert piped(PROMPT, *asked).stdout == cli(*asked, "-p", PROMPT).out
 
 
 def test_equal_seeds_give_equal_texts_and_threads_do_not_matter(
@@ -70,14 +72,12 @@ def test_a_stop_token_ends_the_text(cli: Cli, copy: Path) -> None:
     assert cli(*asked, "--ignore-eos").json["token_ids"] == ids
 
 
-def test_a_prompt_longer_than_the_context_is_told_with_numbers(
-    cli: Cli, nano_artifact: Path
-) -> None:
+def test_a_prompt_longer_than_the_context_is_told_with_numbers(nano_artifact: Path) -> None:
     context = read_manifest(nano_artifact, Manifest).limits.context
-    ran = cli("run", nano_artifact, input="word " * context)
-    assert ran.code == ConfigError.exit_code
-    assert f"the context holds {context} tokens" in ran.err
-    assert ran.out == ""
+    ran = piped("word " * context, "run", nano_artifact)
+    assert ran.returncode == ConfigError.exit_code
+    assert f"the context holds {context} tokens" in ran.stderr
+    assert ran.stdout == ""
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,6 @@ def test_an_artifact_for_another_cpu_is_refused_by_feature(cli: Cli, copy: Path)
     ran = cli("run", copy, "-p", PROMPT)
     assert ran.code == TargetError.exit_code
     assert "this CPU lacks avx9000" in ran.err
-    assert Library(path="lib.so", requires=("avx9000",))  # the shape edited above
 
 
 def test_truncated_weights_are_damage(cli: Cli, copy: Path) -> None:
@@ -119,9 +118,10 @@ def test_truncated_weights_are_damage(cli: Cli, copy: Path) -> None:
     assert "weights.bin must have" in ran.err
 
 
-def test_chat_asks_in_the_models_own_form(cli: Cli, nano_artifact: Path) -> None:
+def test_chat_asks_in_the_models_own_form(nano_artifact: Path) -> None:
     asked = ["chat", nano_artifact, "--max-tokens", 4, "--temperature", 0, "--json"]
-    first, second = cli(*asked, "--system", "Be brief.", input="Hi\n\nAnd?\n").json["answers"]
+    ran = piped("Hi\n\nAnd?\n", *asked, "--system", "Be brief.")
+    first, second = json.loads(ran.stdout)["answers"]
     text = Tokenizer(nano_artifact)
     start = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
     assert first["prompt_token_ids"] == text.encode(start + "<|im_start|>assistant\n")
@@ -133,6 +133,12 @@ def test_chat_asks_in_the_models_own_form(cli: Cli, nano_artifact: Path) -> None
 def test_chat_with_a_prompt_gives_one_answer(cli: Cli, nano_artifact: Path) -> None:
     ran = cli("chat", nano_artifact, "-p", "Hi", "--max-tokens", 3, "--seed", 1, "--json")
     assert [m["role"] for m in ran.json["messages"]] == ["user", "assistant"]
+
+
+def piped(text: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a command with `text` on its standard input."""
+    command = [sys.executable, "-m", "mlc_compile", *map(str, arguments)]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=False)
 
 
 def replace_file(directory: Path, name: str, content: bytes) -> None:

@@ -65,6 +65,7 @@ def test_threads_cannot_change_once_tvm_runs() -> None:
 
 
 PROGRAM = """
+import os
 import sys
 from pathlib import Path
 from mlc_compile.runtime.engine import open_engine
@@ -72,6 +73,8 @@ from mlc_compile.runtime.vm import start_tvm
 engine = open_engine(Path(sys.argv[1]), 2)
 engine.prefill([1, 2, 3])
 assert start_tvm() == 2
+assert "torch" not in sys.modules
+assert "TVM_USE_RUNTIME_LIB" not in os.environ  # a child process may compile
 modules = [m for m in sys.modules if m.startswith(("tvm.relax", "tvm.s_tir", "mlc_compile.driver"))]
 assert not modules, modules
 maps = Path("/proc/self/maps")

@@ -50,35 +50,91 @@ class Cache:
 
 
 def append(a: Attention, kv: FlatKV, rows: int | None) -> tirx.PrimFunc:
-    """qkv, gamma_q[d], gamma_k[d], angles[m, d], cache, layer -> q[1, m, h_q, d]; writes k and v pages.
+    """qkv, gamma_q[d], gamma_k[d], angles[m, d], cache, layer -> q[1, m, h_q, d].
 
-    Normalizes and rotates q and k per head, rounds k and v to the cache's type.
+    Normalizes and rotates q and k per head, and writes k and v, rounded, into the pages.
     """
     m = v.size("m") if rows is None else rows
     with v.kernel() as builder:
-        qkv = v.argument("qkv", (1, m, (a.h_q + 2 * a.h_kv) * a.d))
-        gamma_q = v.argument("gamma_q", (a.d,))
-        gamma_k = v.argument("gamma_k", (a.d,))
-        angles = v.argument("angles", (m, a.d))
+        inputs = _Inputs.declare(a, m)
         cache = Cache.declare(kv)
         layer = v.scalar("layer")
         q = v.argument("q", (1, m, a.h_q, a.d))
         with v.over(m, parallel=rows is None) as i:
             with T.serial(0, a.h_q) as h:
-                normalize((qkv, (0, i)), gamma_q, (q, (0, i, h)), a.d, a.eps, start=h * a.d)
-                rotate(q, (0, i, h), angles, i, a.d)
-            position = cache.length[0] + tirx.Cast("int32", i)
-            page, slot = cache.table[position // kv.page], position % kv.page
+                inputs.query(a, i, h, q, (0, i, h))
             with T.serial(0, a.h_kv) as h:
-                key = v.workspace((1, a.d))
-                start = (a.h_q + h) * a.d
-                normalize((qkv, (0, i)), gamma_k, (key, (0,)), a.d, a.eps, start=start)
-                rotate(key, (0,), angles, i, a.d)
-                with T.serial(0, a.d) as j:
-                    v.put(_narrow(key[0, j], kv), cache.k, layer, page, h, j, slot)
-                    value = qkv[0, i, (a.h_q + a.h_kv + h) * a.d + j]
-                    v.put(_narrow(value, kv), cache.v, layer, page, h, slot, j)
+                inputs.append(a, kv, i, h, cache, layer)
     return builder.get()
+
+
+def step(a: Attention, kv: FlatKV) -> tirx.PrimFunc:
+    """`append` and `attend` of one token in one launch: qkv .. layer -> o[1, 1, h_q d].
+
+    A task owns a key head: it alone writes that head's key and value, so no thread waits
+    for another.
+    """
+    per_key = a.h_q // a.h_kv
+    tile = _tile(a, 1)
+    with v.kernel() as builder:
+        inputs = _Inputs.declare(a, 1)
+        cache = Cache.declare(kv)
+        layer = v.scalar("layer")
+        o = v.argument("o", (1, 1, a.h_q * a.d))
+        with T.parallel(0, a.h_kv) as head:
+            q = v.workspace((per_key, a.d))
+            state = _State.make(per_key, a.d)
+            inputs.append(a, kv, 0, head, cache, layer)
+            with T.serial(0, per_key) as g:
+                inputs.query(a, 0, head * per_key + g, q, (g,))
+                state.reset(g)
+            with T.serial(0, cache.length[0] // kv.page + 1) as p:
+                for group in range(0, per_key, tile.heads):
+                    members = [group + g for g in range(tile.heads)]
+                    row = _Row(q=[(g,) for g in members], state=members, position=cache.length[0])
+                    _page(q, cache, state, row, (layer, p, head), (a, kv, tile))
+            with T.serial(0, per_key) as g:
+                state.finish(g, o, (0, 0), (head * per_key + g) * a.d)
+    return builder.get()
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """What attention reads of this call: qkv[1, m, ..], the norms' gammas, angles[m, d]."""
+
+    qkv: Buffer
+    gamma_q: Buffer
+    gamma_k: Buffer
+    angles: Buffer
+
+    @classmethod
+    def declare(cls, a: Attention, m: Index) -> "_Inputs":
+        return cls(
+            qkv=v.argument("qkv", (1, m, (a.h_q + 2 * a.h_kv) * a.d)),
+            gamma_q=v.argument("gamma_q", (a.d,)),
+            gamma_k=v.argument("gamma_k", (a.d,)),
+            angles=v.argument("angles", (m, a.d)),
+        )
+
+    def query(self, a: Attention, i: Index, h: Index, q: Buffer, to: tuple[Index, ...]) -> None:
+        """Normalize and rotate query head `h` of token `i` into `q[to]`."""
+        normalize((self.qkv, (0, i)), self.gamma_q, (q, to), a.d, a.eps, start=h * a.d)
+        rotate(q, to, self.angles, i, a.d)
+
+    def append(
+        self, a: Attention, kv: FlatKV, i: Index, h: Index, cache: Cache, layer: Index
+    ) -> None:
+        """Put key head `h` of token `i`, normalized and rotated, and its value into their page."""
+        key = v.workspace((1, a.d))
+        source = (self.qkv, (0, i))
+        normalize(source, self.gamma_k, (key, (0,)), a.d, a.eps, start=(a.h_q + h) * a.d)
+        rotate(key, (0,), self.angles, i, a.d)
+        position = cache.length[0] + tirx.Cast("int32", i)
+        page, slot = cache.table[position // kv.page], position % kv.page
+        with T.serial(0, a.d) as j:
+            v.put(_narrow(key[0, j], kv), cache.k, layer, page, h, j, slot)
+            value = self.qkv[0, i, (a.h_q + a.h_kv + h) * a.d + j]
+            v.put(_narrow(value, kv), cache.v, layer, page, h, slot, j)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,12 +56,12 @@ def workspace(shape: Sequence[Any], dtype: str = F32) -> Buffer:
 
 def load(buffer: Buffer, *index: Index, lanes: int = LANES) -> Expr:
     """A vector that starts at `index`, along the last dimension."""
-    return buffer[(*index[:-1], tirx.Ramp(_index(index[-1]), 1, lanes))]
+    return buffer[(*index[:-1], _span(index[-1], lanes))]
 
 
 def store(value: Expr, buffer: Buffer, *index: Index, lanes: int = LANES) -> None:
     """Write a vector that starts at `index`, along the last dimension."""
-    T.buffer_store(buffer, value, [*index[:-1], tirx.Ramp(_index(index[-1]), 1, lanes)])
+    T.buffer_store(buffer, value, [*index[:-1], _span(index[-1], lanes)])
 
 
 def put(value: Expr, buffer: Buffer, *index: Index) -> None:
@@ -72,17 +72,17 @@ def put(value: Expr, buffer: Buffer, *index: Index) -> None:
 def splat(value: Expr | float, lanes: int = LANES) -> Expr:
     """A float32 in every lane."""
     scalar_value = tirx.FloatImm(F32, value) if isinstance(value, int | float) else value
-    return tirx.Broadcast(scalar_value, lanes)
+    return _broadcast(scalar_value, lanes)
 
 
 def splat_i32(value: Expr | int, lanes: int = LANES) -> Expr:
     """An int32 in every lane."""
-    return tirx.Broadcast(tirx.IntImm("int32", value) if isinstance(value, int) else value, lanes)
+    return _broadcast(int32(value) if isinstance(value, int) else value, lanes)
 
 
 def to_f32(value: Expr, lanes: int = LANES) -> Expr:
     """The values of a vector in float32."""
-    return value if value.ty.dtype.startswith(F32) else tirx.Cast(f"float32x{lanes}", value)
+    return value if value.ty.dtype.startswith(F32) else tirx.Cast(_vector(F32, lanes), value)
 
 
 def const(value: float) -> Expr:
@@ -144,8 +144,39 @@ def exp(x: Expr, lanes: int = LANES) -> Expr:
     ):
         y = y * r + s(c)
     y = y * r * r + r + s(1.0)
-    bits = (tirx.Cast(f"int32x{lanes}", n) + splat_i32(127, lanes)) << splat_i32(23, lanes)
-    return y * tirx.reinterpret(f"float32x{lanes}", bits)
+    bits = (tirx.Cast(_vector("int32", lanes), n) + splat_i32(127, lanes)) << splat_i32(23, lanes)
+    return y * tirx.reinterpret(_vector(F32, lanes), bits)
+
+
+@contextmanager
+def every_thread() -> Iterator[None]:
+    """Run the block once in each thread of the pool; `T.parallel` inside shares out its range.
+
+    One launch for a preparation that each thread repeats and a loop that they divide.
+    """
+    with T.attr(tirx.const(0, "int32"), "pragma_parallel_launch_point", tirx.const(1, "int32")):
+        yield
+
+
+def put_rows(
+    acc: Buffer,
+    register: int,
+    y: Buffer,
+    at: tuple[Index, ...],
+    column: Expr,
+    n: int,
+    base: Buffer | None = None,
+) -> None:
+    """y[at, column..] = acc[register] (+ base there), of LANES columns those below n."""
+    if n % LANES == 0:
+        value = load(acc, register, 0)
+        store(value if base is None else value + load(base, *at, column), y, *at, column)
+        return
+    for lane in range(LANES):
+        with T.If(column + lane < n), T.Then():
+            element = acc[register, lane]
+            total_value = element if base is None else element + base[(*at, column + lane)]
+            put(total_value, y, *at, column + lane)
 
 
 def lanes_for(width: int) -> int:
@@ -161,8 +192,18 @@ def over(extent: Expr | int, *, parallel: bool) -> Iterator[Expr]:
         yield i
 
 
-def _index(value: Index) -> Expr:
-    return tirx.IntImm("int32", value) if isinstance(value, int) else value
+def _span(start: Index, lanes: int) -> Expr:
+    """The index of `lanes` elements; TVM has no vectors of one lane, so then a scalar's."""
+    first = int32(start) if isinstance(start, int) else start
+    return first if lanes == 1 else tirx.Ramp(first, 1, lanes)
+
+
+def _broadcast(value: Expr, lanes: int) -> Expr:
+    return value if lanes == 1 else tirx.Broadcast(value, lanes)
+
+
+def _vector(dtype: str, lanes: int) -> str:
+    return dtype if lanes == 1 else f"{dtype}x{lanes}"
 
 
 def _tree(values: list[Expr], combine: Any) -> Expr:

@@ -1,0 +1,97 @@
+"""Compute what feeds a quantization on the way into it, so that it is never written.
+
+    quantize_act(rms_norm(x, gamma))   ->   quantize_act(x, gamma; rms_norm)
+    quantize_act(swiglu(gate_up))      ->   quantize_act(gate_up; swiglu)
+
+Only where the quantization is the only reader: otherwise the tensor is needed anyway, and
+an event says so.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from tvm import IRModule, relax
+from tvm.ir.transform import PassContext, module_pass
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from mlc_compile import ops
+from mlc_compile.passes import events
+from mlc_compile.passes.rewrite import (
+    Bindings,
+    bindings_of,
+    call_of,
+    mutate,
+    rewrite_functions,
+    uses_of,
+)
+
+NAME: Final = "FuseQuantizeSource"
+
+
+@module_pass(opt_level=0, name=NAME)
+class FuseQuantizeSource:
+    """RMSNorm and SwiGLU into their only reader."""
+
+    def transform_module(self, mod: IRModule, _ctx: PassContext) -> IRModule:
+        noted: list[events.Event] = []
+
+        def rewrite(mod: IRModule, func: relax.Function) -> relax.Function:
+            fuser = _Fuser(mod, bindings_of(func), uses_of(func), noted)
+            return mutate(fuser, func)
+
+        return events.record(rewrite_functions(mod, rewrite), noted)
+
+
+@mutator
+class _Fuser(PyExprMutator):
+    def __init__(
+        self,
+        mod: IRModule,
+        bindings: Bindings,
+        uses: Counter[relax.Var],
+        noted: list[events.Event],
+    ) -> None:
+        super().__init__(mod)
+        self.bindings = bindings
+        self.uses = uses
+        self.noted = noted
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        if not ops.is_call(call, "mlc.quantize_act") or call.attrs["source"] != "plain":
+            return super().visit_call_(call)
+        producer = call_of(call.args[0], self.bindings)
+        made = _source(producer)
+        if made is None:
+            return super().visit_call_(call)
+        if self.uses[call.args[0]] > 1:
+            reason = "it has other readers"
+            self.noted.append(events.Event(NAME, str(producer.op.name), "refused", reason))
+            return super().visit_call_(call)
+        self.noted.append(events.Event(NAME, str(producer.op.name), "done"))
+        return ops.quantize_act([self.visit_expr(a) for a in producer.args], made)
+
+
+def _source(producer: relax.Expr) -> ops.Source | None:
+    """How to compute `producer` while quantizing, if that is known."""
+    for op_name, describe in SOURCES.items():
+        if ops.is_call(producer, op_name):
+            return describe(producer)
+    return None
+
+
+def _rms_norm(call: relax.Call) -> ops.Source | None:
+    rank = len(ops.shape_of(call))
+    if rank != 3 or [int(a) % rank for a in call.attrs.axes] != [rank - 1]:
+        return None
+    return ops.Source("rms_norm", int(ops.shape_of(call)[-1]), float(call.attrs.epsilon))
+
+
+def _swiglu(call: relax.Call) -> ops.Source | None:
+    return ops.Source("swiglu", int(ops.shape_of(call)[-1]))
+
+
+SOURCES: Final[dict[str, Callable[[relax.Call], ops.Source | None]]] = {
+    "relax.nn.rms_norm": _rms_norm,
+    "mlc.swiglu": _swiglu,
+}

@@ -1,0 +1,162 @@
+"""attention(qkv, gamma_q, gamma_k, kv)  ->  norms and TVM's builtin; a function makes kv."""
+
+import pytest
+from tvm import IRModule, relax
+from tvm.ir.transform import Sequential
+
+from mlc_compile import ops
+from mlc_compile.emit.cpu import tvm_target
+from mlc_compile.errors import TargetError
+from mlc_compile.model.rope import Rope
+from mlc_compile.passes.lower_paged_kv_cache import (
+    ATTEND,
+    CREATE,
+    CREATE_ARGUMENTS,
+    LowerPagedKVCache,
+)
+from mlc_compile.target import host_target
+
+H_Q, H_KV, D = 4, 2, 16
+HEADS = H_Q + 2 * H_KV
+EPS = 1e-6
+PLAIN = Rope(theta=1e6, original_context=4096)
+INPUTS = {"qkv": (1, "n", HEADS * D), "q_norm": (D,), "k_norm": (D,), "kv": None}
+
+
+@pytest.fixture(autouse=True)
+def under_the_target():
+    """The kernels that the cache carries are made for the current TVM target."""
+    with tvm_target(host_target()):
+        yield
+
+
+def lower(module, dtype="float32", rope=PLAIN):
+    return LowerPagedKVCache(host_target(), rope, dtype)(module)
+
+
+def attention(layer=0, rope=PLAIN, d=D):
+    inv_freq = tuple(float(f) for f in rope.inverse_frequencies(d))
+    return ops.Attention(layer, H_Q, H_KV, d, EPS, rope.attention_factor, inv_freq)
+
+
+def one_layer(emit, *args, **attributes):
+    return emit(ops.attention(*args, attention(**attributes)))
+
+
+def lowered_layer(emit, qkv, q_norm, k_norm, kv, *, dtype="float32", layer=0):
+    """What one layer must become."""
+    b, n, _ = qkv.ty.shape.values
+    view = emit(relax.op.reshape(qkv, [b, n, HEADS, D]))
+    split = emit(relax.op.split(view, [H_Q, H_Q + H_KV], axis=2))
+    q, k, v = (emit(relax.TupleGetItem(split, i)) for i in range(3))
+    q = emit(relax.op.nn.rms_norm(q, q_norm, axes=-1, epsilon=EPS))
+    k = emit(relax.op.nn.rms_norm(k, k_norm, axes=-1, epsilon=EPS))
+    fused = emit(relax.op.concat([q, k, v], axis=2))
+    if dtype != "float32":
+        fused = emit(relax.op.astype(fused, dtype))
+    fused = emit(relax.op.reshape(fused, [n, HEADS, D]))
+    args = [kv, relax.prim_value(layer), relax.prim_value(0.25), fused]  # 1 / sqrt(16)
+    out = relax.TensorType([n, H_Q, D], dtype)
+    o = emit(relax.call_dps_packed(ATTEND, args, out_ty=out))
+    o = emit(relax.op.reshape(o, [b, n, H_Q * D]))
+    if dtype != "float32":
+        o = emit(relax.op.astype(o, "float32"))
+    return emit(relax.Tuple([o, kv]))
+
+
+def only(module, name="main"):
+    """One function of a module, without the tuples that nobody reads any more."""
+    module = IRModule({module.get_global_var(name): module[name]})
+    clean = (relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination())
+    return Sequential(clean)(module)
+
+
+def creation(module):
+    """The arguments of the builtin that makes the cache."""
+    values = relax.analysis.get_var2val(module[CREATE]).values()
+    (call,) = (v for v in values if ops.is_call(v, "relax.call_pure_packed"))
+    builtin, *args = call.args
+    assert builtin.global_symbol == "vm.builtin.paged_attention_kv_cache_create"
+    return args
+
+
+@pytest.mark.parametrize("n", [1, "n"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_attention_becomes_norms_and_the_builtin(graph, same, n, dtype):
+    inputs = {**INPUTS, "qkv": (1, n, HEADS * D)}
+    expected = graph(inputs, lambda emit, *args: lowered_layer(emit, *args, dtype=dtype))
+    same(only(lower(graph(inputs, one_layer), dtype)), expected)
+
+
+def test_layers_share_the_cache_and_differ_by_number(graph, same):
+    def stack(layer):
+        def body(emit, qkv, q_norm, k_norm, kv):
+            outs = []
+            for i in range(2):
+                both = layer(emit, qkv, q_norm, k_norm, kv, layer=i)
+                outs.append(emit(relax.TupleGetItem(both, 0)))
+                kv = emit(relax.TupleGetItem(both, 1))
+            return emit(relax.Tuple([*outs, kv]))
+
+        return graph(INPUTS, body)
+
+    lowered = lower(stack(one_layer))
+    same(only(lowered), only(stack(lowered_layer)))
+    assert [int(x) for x in creation(lowered)[1].values] == [0, 2]  # one stage of two layers
+
+
+def test_the_creator_takes_five_shapes_of_one_number(graph):
+    create = lower(graph(INPUTS, one_layer))[CREATE]
+    assert create.attrs["global_symbol"] == CREATE
+    shapes = [p.ty.values for p in create.params]
+    assert [[str(v.name) for v in values] for values in shapes] == [[a] for a in CREATE_ARGUMENTS]
+    assert all(isinstance(p.ty, relax.ShapeType) for p in create.params)
+
+
+def test_one_creator_serves_all_functions(graph):
+    module = graph(INPUTS, one_layer, name="decode", also=graph(INPUTS, one_layer, name="prefill"))
+    lowered = lower(module)
+    names = {gv.name_hint for gv, f in lowered.functions.items() if isinstance(f, relax.Function)}
+    assert names == {"decode", "prefill", CREATE}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_the_pages_are_of_the_asked_type(graph, dtype):
+    example = creation(lower(graph(INPUTS, one_layer), dtype))[12]
+    assert example.ty.dtype == dtype
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        pytest.param(Rope(theta=5e5, original_context=4096), id="default"),
+        pytest.param(Rope(theta=5e5, original_context=4096, kind="yarn"), id="yarn, factor 1"),
+    ],
+)
+def test_the_builtin_rotates_by_the_models_theta(graph, rope):
+    lowered = lower(graph(INPUTS, lambda emit, *a: one_layer(emit, *a, rope=rope)), rope=rope)
+    mode, scale, theta, factors = (float(x.value) for x in creation(lowered)[8:12])
+    assert (mode, scale, theta, factors) == (1, 1, 5e5, 0)  # mode 1: q and k before they are kept
+
+
+STRETCHED = {
+    "frequencies": {"factor": 2.0},
+    "magnitude": {"attention_factor": 1.1},
+    "both": {"factor": 4.0, "attention_factor": 1.14},
+}
+
+
+@pytest.mark.parametrize("yarn", STRETCHED.values(), ids=STRETCHED)
+def test_stretched_rope_is_refused_and_told_where_it_works(yarn):
+    rope = Rope(theta=1e6, original_context=4096, kind="yarn", **yarn)
+    with pytest.raises(TargetError, match=r"target cpu: .* plain RoPE only") as refusal:
+        LowerPagedKVCache(host_target(), rope, "float32")
+    assert "flat KV cache: cpu, " in refusal.value.hint
+
+
+def test_a_second_run_changes_nothing(graph, stays):
+    stays(lower, lower(graph(INPUTS, one_layer)))
+
+
+def test_a_module_without_attention_stays(graph, stays):
+    stays(lower, graph({"x": (1, "n", 8)}, lambda emit, x: emit(relax.op.nn.silu(x))))

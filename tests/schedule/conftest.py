@@ -1,0 +1,82 @@
+"""Kernels compiled alone and run on numpy arrays, with guards around every one of them."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from mlc_compile.target import find_target, missing_features, target_names
+
+Arrays = list[np.ndarray]
+Kernel = Callable[..., Arrays]
+
+GUARD = 4096  # bytes before and after an array, all ones: NaN to whoever reads them as floats
+
+# Presets whose code this machine can execute; vector widths and register counts differ.
+RUNNABLE = [
+    name
+    for name in target_names()
+    if "x86" in name and not missing_features(find_target(name).requires)
+]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`level`: this machine's own target and every preset it can run."""
+    if "level" in metafunc.fixturenames:
+        metafunc.parametrize("level", ["cpu", *RUNNABLE])
+
+
+@pytest.fixture(scope="session")
+def compile_kernel() -> Callable[..., Kernel]:
+    """`compile_kernel(prim_func, target="cpu")(*arrays)`: the arrays as the kernel leaves them.
+
+    A write outside of an array fails the test; a read there gives NaN.
+    """
+    import tvm
+
+    from mlc_compile.emit.cpu import tvm_target
+
+    def compiled(func: object, target: str = "cpu") -> Kernel:
+        module = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+        run = tvm.compile(module, target=tvm_target(find_target(target)))["main"]
+
+        def call(*arguments: np.ndarray | int) -> Arrays:
+            guarded = [_Guarded(a) if isinstance(a, np.ndarray) else a for a in arguments]
+            run(
+                *(
+                    tvm.runtime.from_dlpack(g.array) if isinstance(g, _Guarded) else g
+                    for g in guarded
+                )
+            )
+            return [g.checked() for g in guarded if isinstance(g, _Guarded)]
+
+        return call
+
+    return compiled
+
+
+class _Guarded:
+    """A copy of an array, aligned as TVM's tensors are, between two guards."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        raw = np.full(array.nbytes + 2 * GUARD + 64, 0xFF, np.uint8)
+        start = GUARD + -(raw.ctypes.data + GUARD) % 64
+        self.before, middle, self.after = np.split(raw, [start, start + array.nbytes])
+        self.array = middle.view(array.dtype).reshape(array.shape)
+        self.array[...] = array
+
+    def checked(self) -> np.ndarray:
+        for guard in (self.before, self.after):
+            assert (guard == 0xFF).all(), "the kernel wrote outside of its arrays"
+        return self.array
+
+
+def blank(shape: Sequence[int], dtype: str = "float32") -> np.ndarray:
+    """What a kernel must overwrite entirely."""
+    return np.full(shape, np.nan, dtype)
+
+
+@pytest.fixture(scope="session")
+def unwritten() -> Callable[..., np.ndarray]:
+    """`unwritten(shape, dtype="float32")`: an output before the call, NaN everywhere."""
+    return blank

@@ -1,0 +1,64 @@
+"""The vector words: exp against float64 over its whole range, and reductions of a register."""
+
+import numpy as np
+import pytest
+from tvm.tirx.script import builder as T
+
+from mlc_compile.schedule.kernels import vector as v
+
+
+def exp_kernel(lanes):
+    m = v.size("m")
+    with v.kernel() as builder:
+        x = v.argument("x", (m, lanes))
+        y = v.argument("y", (m, lanes))
+        with T.serial(0, m) as i:
+            v.store(v.exp(v.load(x, i, 0, lanes=lanes), lanes), y, i, 0, lanes=lanes)
+    return builder.get()
+
+
+def fold_kernel(fold, lanes):
+    with v.kernel() as builder:
+        x = v.argument("x", (1, lanes))
+        y = v.argument("y", (1,))
+        v.put(fold(x, 0, lanes), y, 0)
+    return builder.get()
+
+
+def run_exp(compile_kernel, unwritten, x, level="cpu"):
+    rows = np.resize(x.astype(np.float32), (-(-x.size // 16), 16))
+    _, y = compile_kernel(exp_kernel(16), level)(rows, unwritten(rows.shape))
+    return rows.ravel()[: x.size], y.ravel()[: x.size]
+
+
+def test_exp_is_within_2_ulp_over_its_range(compile_kernel, unwritten, level):
+    x, y = run_exp(compile_kernel, unwritten, np.linspace(-87, 87, 1_000_003), level)
+    exact = np.exp(x.astype(np.float64))
+    ulp = np.spacing(exact.astype(np.float32)).astype(np.float64)
+    assert (np.abs(y - exact) / ulp).max() <= 2
+
+
+def test_exp_of_zero_is_one(compile_kernel, unwritten):
+    _, y = run_exp(compile_kernel, unwritten, np.zeros(16))
+    np.testing.assert_array_equal(y, 1)
+
+
+@pytest.mark.parametrize(("x", "bound"), [(-1e38, -87), (-88, -87), (88, 87), (3e38, 87)])
+def test_exp_beyond_its_range_is_that_of_the_bound(compile_kernel, unwritten, x, bound):
+    _, got = run_exp(compile_kernel, unwritten, np.full(16, x))
+    _, expected = run_exp(compile_kernel, unwritten, np.full(16, float(bound)))
+    np.testing.assert_array_equal(got, expected)
+    assert np.isfinite(got).all()
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3, 7, 16])
+def test_a_register_is_folded_whatever_its_width(compile_kernel, unwritten, lanes):
+    x = np.random.default_rng(lanes).integers(-9, 9, (1, lanes)).astype(np.float32)
+    for fold, expected in ((v.total, x.sum()), (v.largest, x.max())):
+        _, y = compile_kernel(fold_kernel(fold, lanes))(x, unwritten((1,)))
+        assert y[0] == expected
+
+
+@pytest.mark.parametrize(("width", "lanes"), [(64, 16), (24, 8), (12, 4), (6, 2), (7, 1)])
+def test_the_widest_vector_that_divides_is_taken(width, lanes):
+    assert v.lanes_for(width) == lanes

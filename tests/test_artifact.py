@@ -1,0 +1,245 @@
+"""Directories appear whole or not at all, and a manifest that lies is found."""
+
+import json
+import os
+
+import msgspec
+import pytest
+
+from mlc_compile.artifact import (
+    MANIFEST,
+    Check,
+    File,
+    FlatKV,
+    Library,
+    Limits,
+    Manifest,
+    Part,
+    PlannedTensor,
+    Versions,
+    WeightPlan,
+    WeightsManifest,
+    list_files,
+    read_manifest,
+    staged,
+    write_manifest,
+)
+from mlc_compile.errors import ConfigError, DamageError
+
+PART = Part(name="w.weight", dtype="float32", shape=(2, 3), offset=0, nbytes=24)
+PLAN = WeightPlan(
+    tensors=(PlannedTensor(name="w", sources=("w.weight",), layout="wide", parts=(PART,)),),
+    nbytes=24,
+)
+WEIGHTS = WeightsManifest(
+    model="m", quant="q0f32", mlc_compile="0", tied=True, kept=("w: why",), digest="d", files=()
+)
+ARTIFACT = Manifest(
+    model="m",
+    quant="q0f32",
+    target="cpu",
+    triple="x86_64-unknown-linux-gnu",
+    linker="cc",
+    versions=Versions(mlc_compile="0", tvm="1", tvm_ffi="2"),
+    libraries=(Library(path="lib.so", requires=("avx2",), priority=3),),
+    limits=Limits(context=64, prefill_chunk=16),
+    kv=FlatKV(layers=1, kv_heads=2, head_dim=4, page=16, dtype="float16"),
+    vocab_size=8,
+    hidden_size=4,
+    plan=PLAN,
+    plan_digest=PLAN.digest(),
+    activation_bytes=100,
+    files=(File(path="lib.so", nbytes=1, sha256="0"),),
+    check=Check(status="pass", max_abs_error=1e-6, bound=1e-3),
+)
+
+
+def write(directory, text="new"):
+    """Make a directory as ours do."""
+    with staged(directory) as scratch:
+        write_manifest(scratch, WEIGHTS)
+        (scratch / "file").write_text(text)
+
+
+def seen(tmp_path):
+    return sorted(p.name for p in tmp_path.iterdir())
+
+
+# ---- staged -----------------------------------------------------------------------------
+
+
+def test_a_directory_appears_with_its_parents_when_the_block_ends(tmp_path):
+    out = tmp_path / "a" / "b"
+    with staged(out) as scratch:
+        (scratch / "file").write_text("new")
+        assert not out.exists()
+    assert (out / "file").read_text() == "new"
+    assert seen(tmp_path / "a") == ["b"]
+
+
+@pytest.mark.parametrize("failure", [RuntimeError, KeyboardInterrupt, OSError, SystemExit])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_failure_leaves_what_was_there(tmp_path, failure, before):
+    out = tmp_path / "out"
+    if before:
+        write(out, "old")
+    with pytest.raises(failure), staged(out) as scratch:
+        (scratch / "file").write_text("half")
+        raise failure
+    assert seen(tmp_path) == (["out"] if before else [])
+    if before:
+        assert (out / "file").read_text() == "old"
+
+
+def test_our_own_directory_is_replaced_whole(tmp_path):
+    out = tmp_path / "out"
+    write(out, "old")
+    (out / "stale").write_text("")
+    write(out, "new")
+    assert seen(out) == ["file", MANIFEST]
+    assert (out / "file").read_text() == "new"
+    assert seen(tmp_path) == ["out"]
+
+
+def test_an_empty_directory_is_taken(tmp_path):
+    (tmp_path / "out").mkdir()
+    write(tmp_path / "out")
+    assert (tmp_path / "out" / "file").read_text() == "new"
+
+
+@pytest.mark.parametrize("kind", ["directory", "file"])
+def test_what_we_did_not_write_is_never_replaced(tmp_path, kind):
+    out = tmp_path / "out"
+    if kind == "directory":
+        out.mkdir()
+        (out / "thesis.tex").write_text("years of work")
+    else:
+        out.write_text("years of work")
+    with pytest.raises(ConfigError, match="was not written by mlc-compile") as error:
+        write(out)
+    assert error.value.hint
+    mine = out / "thesis.tex" if kind == "directory" else out
+    assert mine.read_text() == "years of work"
+    assert seen(tmp_path) == ["out"]
+
+
+def test_scratch_left_by_a_crash_is_cleared(tmp_path):
+    stale = tmp_path / f".out.{os.getpid()}.partial"
+    stale.mkdir()
+    (stale / "stale").write_text("")
+    write(tmp_path / "out")
+    assert seen(tmp_path / "out") == ["file", MANIFEST]
+
+
+def test_a_rename_that_fails_puts_the_old_directory_back(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    write(out, "old")
+    rename = type(out).rename
+
+    def failing(self, target):
+        if self.name.endswith(".partial"):
+            raise OSError(28, "No space left on device")
+        return rename(self, target)
+
+    monkeypatch.setattr(type(out), "rename", failing)
+    with pytest.raises(OSError, match="No space left"):
+        write(out, "new")
+    assert (out / "file").read_text() == "old"
+    assert seen(tmp_path) == ["out"]
+
+
+# ---- manifests --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("manifest", [WEIGHTS, ARTIFACT])
+def test_a_manifest_is_read_as_it_was_written(tmp_path, manifest):
+    write_manifest(tmp_path, manifest)
+    assert read_manifest(tmp_path, type(manifest)) == manifest
+    first = (tmp_path / MANIFEST).read_bytes()
+    write_manifest(tmp_path, read_manifest(tmp_path, type(manifest)))
+    assert (tmp_path / MANIFEST).read_bytes() == first
+
+
+def test_one_kind_is_not_taken_for_the_other(tmp_path):
+    write_manifest(tmp_path, WEIGHTS)
+    with pytest.raises(ConfigError, match="must be an artifact, but is of kind 'weights'"):
+        read_manifest(tmp_path, Manifest)
+    write_manifest(tmp_path, ARTIFACT)
+    with pytest.raises(ConfigError, match="must be a weights directory, but is of kind 'artifact'"):
+        read_manifest(tmp_path, WeightsManifest)
+
+
+def test_what_is_no_directory_of_ours_is_told_by_what_it_is(tmp_path):
+    with pytest.raises(ConfigError, match="absent is not a directory"):
+        read_manifest(tmp_path / "absent", Manifest)
+    with pytest.raises(ConfigError, match=r"holds no manifest\.json"):
+        read_manifest(tmp_path, Manifest)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match="holds a model checkpoint") as error:
+        read_manifest(tmp_path, Manifest)
+    assert "mlc-compile build" in error.value.hint
+
+
+def edited(**fields):
+    return json.dumps({**json.loads(msgspec.json.encode(ARTIFACT)), **fields}).encode()
+
+
+DAMAGE = {
+    "empty": b"",
+    "cut short": msgspec.json.encode(ARTIFACT)[:-20],
+    "not text": b"\xff\xfe\x00",
+    "not an object": b"[1, 2]",
+    "a number": b"7",
+    "without kind": b'{"format": 1}',
+    "a field of another type": edited(vocab_size="many"),
+    "an unknown field": edited(surprise=1),
+    "another format": edited(format=2),
+    "a field missing": json.dumps(
+        {k: v for k, v in json.loads(msgspec.json.encode(ARTIFACT)).items() if k != "plan"}
+    ).encode(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_manifest_is_damage(tmp_path, damage):
+    (tmp_path / MANIFEST).write_bytes(DAMAGE[damage])
+    with pytest.raises(DamageError, match=r"manifest\.json") as error:
+        read_manifest(tmp_path, Manifest)
+    assert error.value.hint
+
+
+def test_listed_files_are_sorted_and_leave_out_manifest_and_log(tmp_path):
+    for name in ("z", "a", "sub/b", MANIFEST, "build-log.json", "skipped"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    files = list_files(tmp_path, leave_out=frozenset({"skipped"}))
+    assert [f.path for f in files] == ["a", "sub/b", "z"]
+    assert files[0].nbytes == 1
+    assert files[0].sha256.startswith("ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785")
+
+
+def test_equal_plans_have_equal_digests_and_any_change_shows():
+    again = msgspec.json.decode(msgspec.json.encode(PLAN), type=WeightPlan)
+    assert again.digest() == PLAN.digest()
+    part = msgspec.structs.replace(PART, offset=64)
+    tensor = msgspec.structs.replace(PLAN.tensors[0], parts=(part,))
+    assert WeightPlan(tensors=(tensor,), nbytes=24).digest() != PLAN.digest()
+
+
+@pytest.mark.parametrize(
+    ("context", "pages", "nbytes"), [(1, 1, 512), (16, 1, 512), (17, 2, 1024), (64, 4, 2048)]
+)
+def test_the_cache_takes_whole_pages(context, pages, nbytes):
+    assert ARTIFACT.kv.pages(context) == pages
+    assert ARTIFACT.kv.nbytes(context) == nbytes
+
+
+@pytest.mark.parametrize(
+    ("check", "told"),
+    [
+        (Check(status="not run", reason="no device"), "not run: no device"),
+        (ARTIFACT.check, "pass, largest error 1e-06 of 0.001 allowed"),
+    ],
+)
+def test_a_check_is_told_in_a_line(check, told):
+    assert check.told() == told
