@@ -28,9 +28,9 @@ Operator and arguments, attributes below, result to the right:
     int8_gemv(inputs of `source` .., parts .., residual if any)
         source, k, eps, n, residual         [1, 1, n]
 
-A `source` (see SOURCES) is what is computed on the way into quantization. The three
-operators with `flat` or `rope` are what `mlc.attention` becomes over the flat KV cache (artifact.FlatKV);
-x gives `mlc.rope_angles` its m.
+A `source` (see SOURCES) is what is computed on the way into quantization. The operators
+with `flat` or `rope` are what `mlc.attention` becomes over the flat KV cache
+(artifact.FlatKV); x gives `mlc.rope_angles` its m.
 
 A weight is an operator, not a function parameter, until `BindWeights` ends the graph
 phases: a pass can then join, quantize or repack weights by rewriting attributes, and the

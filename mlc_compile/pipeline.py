@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+import tvm_ffi
 from tvm import IRModule, relax, tirx
 from tvm.ir.transform import PassContext, module_pass
 
@@ -37,6 +38,10 @@ from mlc_compile.schedule.lower_operators import LowerOperators
 from mlc_compile.target import Target
 
 Pass = Any  # tvm.ir.transform.Pass
+
+# An exception in a pass reaches us through C++, by name, and this name TVM does not know:
+# Ctrl-C would come out as a RuntimeError.
+tvm_ffi.register_error("KeyboardInterrupt", KeyboardInterrupt)
 
 # Not legalized: the memory planner lets the result share its argument's storage, and the
 # virtual machine has a builtin that makes a view. A kernel would copy.

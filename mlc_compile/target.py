@@ -16,6 +16,7 @@ import msgspec
 
 from mlc_compile.errors import ConfigError, DamageError, TargetError, near_matches
 
+VARIANT: Final = "+"
 HOST: Final = "cpu"  # the target that means "this machine"
 
 # Features beyond a level that our kernels or LLVM can use: kernel spelling -> LLVM spelling.
@@ -54,6 +55,12 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     kv: Literal["flat", "tvm_paged"] = "flat"
     compute_dtype: Literal["float32"] = "float32"
     library: str = "lib.so"  # file name of the shared library
+    variants: tuple["Target", ...] = ()  # rows that share one artifact: a library for each
+
+    @property
+    def libraries(self) -> tuple["Target", ...]:
+        """The rows to compile for, plainest first: the variants, or this row alone."""
+        return self.variants or (self,)
 
     @property
     def f32_lanes(self) -> int:
@@ -72,13 +79,46 @@ def target_names() -> tuple[str, ...]:
 
 
 def find_target(name: str) -> Target:
-    """The row called `name`; `cpu` is worked out from the machine we run on."""
+    """The row called `name`; `cpu` is worked out from the machine we run on.
+
+    `a+b` stands for one artifact with a library for each, over one weight file; after the
+    first name a suffix will do: `cpu-x86-64-v3+v4`.
+    """
+    if VARIANT in name:
+        return _variants(name)
     if name == HOST:
         return host_target()
     rows = _rows()
     if name not in rows:
         raise ConfigError(f"no target {name!r}", hint=near_matches(name, target_names()))
     return rows[name]
+
+
+def _variants(name: str) -> Target:
+    first, *rest = name.split(VARIANT)
+    rows = [find_target(first), *(find_target(_completed(piece)) for piece in rest)]
+    base = rows[0]
+    for row in rows[1:]:
+        if (row.triple, row.layout, row.kv) != (base.triple, base.layout, base.kv):
+            raise ConfigError(
+                f"{row.name} cannot share an artifact with {base.name}: "
+                "variants must agree on triple, weight layout and KV cache",
+                hint="build them apart, separated by a comma",
+            )
+    named = tuple(
+        msgspec.structs.replace(row, library=f"{Path(row.library).stem}-{row.name}.so")
+        for row in rows
+    )
+    if len({row.name for row in named}) != len(named):
+        raise ConfigError(f"{name} names a target twice", hint="name each variant once")
+    return msgspec.structs.replace(base, name=name, variants=named)
+
+
+def _completed(piece: str) -> str:
+    """The preset that `piece` is, or ends; itself where there is no such one, for the error."""
+    rows = _rows()
+    ending = [row for row in rows if row.endswith(f"-{piece}")]
+    return piece if piece in rows or len(ending) != 1 else ending[0]
 
 
 def cpu_features() -> frozenset[str]:

@@ -54,11 +54,13 @@ ARTIFACT = Manifest(
 )
 
 
-def write(directory, text="new"):
-    """Make a directory as ours do."""
+def write(directory, text="new", failure=None):
+    """Make a directory as ours do, or fail before it is done."""
     with staged(directory) as scratch:
         write_manifest(scratch, WEIGHTS)
         (scratch / "file").write_text(text)
+        if failure is not None:
+            raise failure
 
 
 def seen(tmp_path):
@@ -83,9 +85,8 @@ def test_a_failure_leaves_what_was_there(tmp_path, failure, before):
     out = tmp_path / "out"
     if before:
         write(out, "old")
-    with pytest.raises(failure), staged(out) as scratch:
-        (scratch / "file").write_text("half")
-        raise failure
+    with pytest.raises(failure):
+        write(out, "half", failure)
     assert seen(tmp_path) == (["out"] if before else [])
     if before:
         assert (out / "file").read_text() == "old"

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
@@ -24,6 +24,7 @@ from mlc_compile.runtime.memory import bytes_per_token
 PROMPTS: Final = (128, 512)
 
 Phase = Literal["prefill", "decode"]
+T = TypeVar("T")
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +114,7 @@ def measure(directories: tuple[Path, ...], plan: Plan, progress: Progress) -> Be
     hold, both before anything is measured.
     """
     loadables = [check_artifact(directory) for directory in directories]
-    plans = [_fitted(plan, loadable.manifest) for loadable in loadables]
+    plans = [fit_plan(plan, loadable.manifest) for loadable in loadables]
     threads = plan.threads or (available_cores(),)
     progress.step("memory bandwidth", len(threads))
     bandwidth = {n: _counted(read_bandwidth(n), progress) for n in threads}
@@ -129,7 +130,7 @@ def measure(directories: tuple[Path, ...], plan: Plan, progress: Progress) -> Be
     return Benchmark(
         device=Device(cpu=cpu_name(), cores=available_cores(), bandwidth_bytes_s=bandwidth),
         plan=msgspec.structs.replace(plan, threads=threads),
-        artifacts=tuple(map(_subject, loadables)),
+        artifacts=tuple(map(subject_of, loadables)),
         loads=tuple(loads),
         results=tuple(results),
     )
@@ -137,7 +138,12 @@ def measure(directories: tuple[Path, ...], plan: Plan, progress: Progress) -> Be
 
 def run_worker(job: Job) -> WorkerResult:
     """Measure in a fresh process."""
-    command = [sys.executable, "-m", "mlc_compile.bench.worker"]
+    return ask_worker("mlc_compile.bench.worker", job, WorkerResult)
+
+
+def ask_worker(module: str, job: Job, answer: type[T]) -> T:
+    """Run `module` in a fresh process, the job on its stdin, its answer on its stdout."""
+    command = [sys.executable, "-m", module]
     done = subprocess.run(command, input=msgspec.json.encode(job), capture_output=True, check=False)
     if done.returncode < 0:
         raise EnvironmentError_(
@@ -147,10 +153,10 @@ def run_worker(job: Job) -> WorkerResult:
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise MlcError(f"measuring {job.directory} failed: {last}")
-    return msgspec.json.decode(done.stdout, type=WorkerResult)
+    return msgspec.json.decode(done.stdout, type=answer)
 
 
-def _fitted(plan: Plan, manifest: Manifest) -> Plan:
+def fit_plan(plan: Plan, manifest: Manifest) -> Plan:
     """The plan with its default prompts chosen, if the context can hold all of it."""
     if min(*plan.prompts, *plan.threads, plan.repeats, 1) < 1:
         raise ConfigError(
@@ -188,7 +194,7 @@ def _load(job: Job, answer: WorkerResult) -> Load:
     )
 
 
-def _subject(loadable: Loadable) -> Subject:
+def subject_of(loadable: Loadable) -> Subject:
     manifest = loadable.manifest
     digests = {file.path: file.sha256 for file in manifest.files}
     return Subject(

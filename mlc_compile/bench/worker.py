@@ -6,6 +6,7 @@ Run by `bench.speed` as `python -m mlc_compile.bench.worker`.
 import statistics
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -13,7 +14,7 @@ from time import perf_counter
 import msgspec
 import numpy as np
 
-from mlc_compile.bench.speed import Job, Measurement, Phase, WorkerResult
+from mlc_compile.bench.speed import Job, Measurement, Phase, Plan, WorkerResult
 from mlc_compile.runtime.engine import Engine, open_engine
 from mlc_compile.runtime.host import peak_rss
 
@@ -30,36 +31,50 @@ def main() -> None:
 
 
 def measure(engine: Engine, job: Job) -> Iterator[Measurement]:
-    """Every phase of the plan at every depth, shallow first: the peak of memory only grows."""
+    """Every workload of the plan, timed."""
+    return (_measured(engine, job, workload) for workload in workloads(engine, job.plan))
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Something to time: `run` appends `tokens` tokens to the engine's cache."""
+
+    phase: Phase
+    tokens: int
+    run: Callable[[], object]
+
+
+def workloads(engine: Engine, plan: Plan) -> Iterator[Workload]:
+    """Every phase of the plan at every depth, shallow first: the peak of memory only grows.
+
+    Each is to be run, and the engine put back, before the next is asked for.
+    """
     random = np.random.default_rng(0)  # which tokens they are does not change the speed
     words = [int(i) for i in random.integers(0, engine.vocab_size, engine.limits.context)]
-    for depth in sorted(job.plan.depths):
+    for depth in sorted(plan.depths):
         engine.rewind()
         if depth:
             engine.prefill(words[:depth])
-        for tokens in job.plan.prompts:
-            yield _measured(engine, job, "prefill", partial(engine.prefill, words[:tokens]), tokens)
-        if job.plan.generate:
-            decode = partial(_decode, engine, job.plan.generate)
-            yield _measured(engine, job, "decode", decode, job.plan.generate)
+        for tokens in plan.prompts:
+            yield Workload("prefill", tokens, partial(engine.prefill, words[:tokens]))
+        if plan.generate:
+            yield Workload("decode", plan.generate, partial(_decode, engine, plan.generate))
 
 
-def _measured(
-    engine: Engine, job: Job, phase: Phase, work: Callable[[], object], tokens: int
-) -> Measurement:
-    """Time `work`, which appends `tokens` tokens to the cache, from the same depth each time."""
+def _measured(engine: Engine, job: Job, workload: Workload) -> Measurement:
+    """Time a workload from the same depth each time."""
     depth, speeds = engine.length, []
     for _ in range(job.plan.warm_up + job.plan.repeats):
         start = perf_counter()
-        work()
-        speeds.append(tokens / (perf_counter() - start))
+        workload.run()
+        speeds.append(workload.tokens / (perf_counter() - start))
         engine.rewind(depth)
     counted = speeds[job.plan.warm_up :]
     median = statistics.median(counted)
     return Measurement(
         artifact=job.directory,
-        phase=phase,
-        tokens=tokens,
+        phase=workload.phase,
+        tokens=workload.tokens,
         depth=depth,
         threads=job.threads,
         tok_s=median,

@@ -8,10 +8,13 @@ import typer
 
 from mlc_compile.cli.console import Output, output_options, plain_table
 from mlc_compile.cli.options import numbers
+from mlc_compile.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rich.console import Group
     from rich.table import Table
 
+    from mlc_compile.bench.kernels import KernelBenchmark, KernelTime, Profile
     from mlc_compile.bench.speed import Benchmark
 
 
@@ -33,9 +36,16 @@ def bench(
     compare: Annotated[
         bool, typer.Option("--compare", help="Show each artifact's speed relative to the first's.")
     ] = False,
+    kernels: Annotated[
+        bool, typer.Option("--kernels", help="Show where the time goes, kernel by kernel.")
+    ] = False,
 ) -> None:
     """Measure the speed of artifacts on this machine."""
+    from mlc_compile.bench.kernels import measure_kernels
     from mlc_compile.bench.speed import Plan, measure
+
+    if kernels and compare:
+        raise ConfigError("--kernels and --compare exclude each other", hint="leave one out")
 
     plan = Plan(
         prompts=numbers(prompt_tokens, "--prompt-tokens"),
@@ -45,6 +55,11 @@ def bench(
         repeats=repeats,
         warm_up=warm_up,
     )
+    if kernels:
+        with output.progress() as progress:
+            profiled = measure_kernels(tuple(artifacts), plan, progress)
+        output.result(profiled, as_tables(profiled))
+        return
     with output.progress() as progress:
         benchmark = measure(tuple(artifacts), plan, progress)
     output.result(benchmark, as_table(benchmark, compare=compare))
@@ -83,3 +98,56 @@ def _rows(benchmark: "Benchmark") -> Iterator[tuple[str, ...]]:
             share,
             f"{r.tok_s / base:.2f}x" if base else "",
         )
+
+
+def as_tables(benchmark: "KernelBenchmark") -> "Group":
+    """A table for each profile: its kernels, then what is left of the time."""
+    from rich.console import Group
+
+    return Group(*(item for p in benchmark.profiles for item in (_profile_table(p), "")))
+
+
+def _profile_table(profile: "Profile") -> "Table":
+    heads = ["kernel", "calls", "time", "share", "moved", "GB/s", "of bandwidth", "Gop/s"]
+    table = plain_table(*heads, "weights")
+    unit = (
+        f"a prompt of {profile.tokens} tokens" if profile.phase == "prefill" else "a decoded token"
+    )
+    table.title = (
+        f"{profile.artifact}: {unit} at depth {profile.depth}, {profile.threads} threads, "
+        f"{_milliseconds(profile.seconds)} ({_milliseconds(profile.watched_seconds)} watched)"
+    )
+    for kernel in profile.kernels:
+        table.add_row(*_kernel_row(kernel))
+    outside = profile.outside_share
+    rest = _milliseconds(outside * profile.seconds)
+    table.add_row("outside kernels", "", rest, f"{outside:.1%}")
+    table.add_row(
+        "all",
+        f"{sum(k.calls for k in profile.kernels):g}",
+        _milliseconds(profile.seconds),
+        "100.0%",
+        *_moved(profile.nbytes, profile.seconds, profile.bandwidth_share),
+    )
+    return table
+
+
+def _kernel_row(kernel: "KernelTime") -> tuple[str, ...]:
+    rate = "" if kernel.ops_s is None else f"{kernel.ops_s / 1e9:.1f} {kernel.arithmetic}"
+    return (
+        kernel.name,
+        f"{kernel.calls:g}",
+        _milliseconds(kernel.seconds),
+        f"{kernel.share:.1%}",
+        *_moved(kernel.nbytes, kernel.seconds, kernel.bandwidth_share),
+        rate,
+        ", ".join(kernel.weights),
+    )
+
+
+def _moved(nbytes: int, seconds: float, share: float) -> tuple[str, str, str]:
+    return f"{nbytes / 1e6:.2f} MB", f"{nbytes / seconds / 1e9:.2f}", f"{share:.0%}"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3f} ms"

@@ -30,6 +30,7 @@ from mlc_compile.driver.compile import (
     DEFAULTS,
     Options,
     Subject,
+    choose_activations,
     choose_limits,
     compile_into,
     read_subject,
@@ -88,13 +89,14 @@ def replace_seconds(built: Built, more: dict[str, float]) -> Built:
 def _check_requests(
     subject: Subject, targets: tuple[Target, ...], quant: str, options: Options
 ) -> None:
-    """Fail before the long work: scheme, limits, TVM and a linker for every target."""
+    """Fail before the long work: scheme, limits, TVM, activations and linkers."""
     find_scheme(quant)
     choose_limits(subject.config, options)
     require_tvm()
     from mlc_compile.emit.link import find_linker
 
     for target in targets:
+        choose_activations(target, quant, options)
         find_linker(target)
 
 

@@ -100,7 +100,8 @@ class _Clock:
         self.progress.step(name)
         start = time.perf_counter()
         yield
-        self.seconds[name] = time.perf_counter() - start
+        took = time.perf_counter() - start
+        self.seconds[name] = self.seconds.get(name, 0.0) + took
 
 
 def read_subject(model: Path) -> Subject:
@@ -154,11 +155,12 @@ def compile_into(
     linker = find_linker(target)
     clock = _Clock(progress)
     shape = (kv, limits, choose_activations(target, quant, options))
-    mod, plan = _import(subject, target, quant, shape, clock)
-    mod, functions = _optimize(mod, plan, clock)
-    _generate(mod, target, linker, directory / target.library, clock)
+    for variant in target.libraries:
+        mod, plan = _import(subject, variant, quant, shape, clock)
+        mod, functions = _optimize(mod, plan, clock)
+        _generate(mod, variant, linker, directory / variant.library, clock)
     write_texts(subject.directory, subject.config, subject.tokenizer, quant, directory, limits)
-    manifest = _manifest(subject, plan, mod, functions, linker)
+    manifest = _manifest(subject, target, plan, mod, functions, linker)
     _write_report(directory, manifest, mod, functions)
     log = {"seconds": clock.seconds, "linker": linker.name, "versions": manifest.versions}
     (directory / BUILD_LOG).write_bytes(pretty_json(log))
@@ -209,7 +211,8 @@ def choose_activations(target: Target, quant: str, options: Options) -> Activati
                 hint="use --activations float32, or a q4 scheme",
             )
         return "float32"
-    possible: Activations = "float32" if dot_for(target) is None else "int8"
+    dots = [dot_for(variant) for variant in target.libraries]
+    possible: Activations = "float32" if None in dots else "int8"
     if options.activations == "int8" and possible == "float32":
         needs = " or ".join(d.feature for d in DOTS)
         raise TargetError(
@@ -266,6 +269,7 @@ def _generate(mod: "IRModule", target: Target, linker: "Linker", out: Path, cloc
 
 def _manifest(
     subject: Subject,
+    target: Target,
     plan: "Plan",
     mod: "IRModule",
     functions: dict[str, int],
@@ -273,7 +277,7 @@ def _manifest(
 ) -> Manifest:
     from mlc_compile.passes.bind_weights import read_plan
 
-    weights, target = read_plan(mod), plan.target
+    weights = read_plan(mod)  # the same for all variants: they share layout and scheme
     return Manifest(
         model=subject.name,
         quant=plan.scheme,
@@ -283,7 +287,10 @@ def _manifest(
         versions=Versions(
             mlc_compile=__version__, tvm=PINS["apache-tvm"], tvm_ffi=PINS["apache-tvm-ffi"]
         ),
-        libraries=(Library(path=target.library, requires=target.requires),),
+        libraries=tuple(
+            Library(path=row.library, requires=row.requires, priority=i)
+            for i, row in enumerate(target.libraries)
+        ),
         limits=plan.limits,
         activations=plan.activations,
         kv=plan.kv,

@@ -1,10 +1,14 @@
 """End the life of `mlc.weight`: weights become one tuple parameter, and the plan is written.
 
-    f(x): mlc.weight(..)   ->   f(x, params): params[3]
+    f(x): mlc.weight(..)   ->   f(x, params): vm.builtin.tuple_getitem(params, 3)
 
-All functions take the same tuple, in the order in which weights are first used, embedding
-first. The module attribute `mlc.weight_plan` holds the WeightPlan as JSON: which tensors
-are joined, how they are packed and where the bytes lie.
+All functions take the same tuple, in the natural order of the weights' names (layer 10
+after layer 9). The module attribute `mlc.weight_plan` holds the WeightPlan as JSON: which
+tensors are joined, how they are packed and where the bytes lie.
+
+The parameter is opaque to Relax: a tuple type would make every call check the shape of all
+weights, some hundreds, in each function, for every token. The plan is checked once, when
+weights are loaded.
 """
 
 from typing import Final
@@ -35,10 +39,9 @@ class BindWeights:
         if not weights:
             return mod
         index = {(w.sources, w.part): i for i, w in enumerate(weights)}
-        params_type = relax.TupleType([relax.TensorType(list(w.shape), w.dtype) for w in weights])
 
         def rewrite(mod: IRModule, func: relax.Function) -> relax.Function:
-            params = relax.Var(PARAMS, params_type)
+            params = relax.Var(PARAMS, relax.AnyType())
             body = _Binder(mod, params, index).visit_expr(func.body)
             return relax.Function([*func.params, params], body, None, func.is_pure, func.attrs)
 
@@ -52,19 +55,19 @@ def read_plan(mod: IRModule) -> WeightPlan:
 
 
 def _weights(mod: IRModule) -> list[ops.Weight]:
-    """Every distinct part, the parts of one tensor together, in order of first use."""
+    """Every distinct part, the parts of one tensor together, tensors in order of their names."""
     tensors: dict[tuple[str, ...], dict[str, ops.Weight]] = {}
     for _, func in relax_functions(mod):
         for value in bindings_of(func).values():
             if ops.is_call(value, "mlc.weight"):
                 w = ops.Weight.of(value)
                 tensors.setdefault(w.sources, {}).setdefault(w.part, w)
-    ordered = sorted(tensors.items(), key=lambda item: _forward_order(item[0]))
+    ordered = sorted(tensors.items(), key=lambda item: _natural_order(item[0]))
     return [w for _, parts in ordered for w in parts.values()]
 
 
-def _forward_order(sources: tuple[str, ...]) -> tuple[tuple[int, int | str], ...]:
-    """Natural order of checkpoint names: layer 10 after layer 9."""
+def _natural_order(sources: tuple[str, ...]) -> tuple[tuple[int, int | str], ...]:
+    """A sorting key for checkpoint names that puts layer 10 after layer 9."""
     pieces = sources[0].split(".")
     return tuple((0, int(p)) if p.isdigit() else (1, p) for p in pieces)
 
@@ -101,4 +104,10 @@ class _Binder(PyExprMutator):
         if not ops.is_call(call, "mlc.weight"):
             return super().visit_call_(call)
         w = ops.Weight.of(call)
-        return relax.TupleGetItem(self.params, self.index[w.sources, w.part])
+        position = relax.prim_value(self.index[w.sources, w.part])
+        return relax.call_pure_packed(
+            "vm.builtin.tuple_getitem",
+            self.params,
+            position,
+            ty_args=relax.TensorType(list(w.shape), w.dtype),
+        )

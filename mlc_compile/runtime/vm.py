@@ -8,7 +8,7 @@ TVM_NUM_THREADS when its threads start.
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,9 +24,12 @@ from mlc_compile.runtime.load import Loadable, plan_parts
 
 if TYPE_CHECKING:
     from tvm.runtime import Tensor
+    from tvm.runtime.vm import VirtualMachine
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
+
+Watcher = Callable[..., int]
 
 FUNCTIONS: Final = ("embed", "prefill", "decode", "score")
 
@@ -62,7 +65,8 @@ class CompiledModel:
     """
 
     def __init__(self, loadable: Loadable) -> None:
-        self._functions = _load_functions(loadable.directory / loadable.library.path)
+        self._vm = _load_machine(loadable.directory / loadable.library.path)
+        self._functions = {name: self._vm[name] for name in FUNCTIONS}
         self._params = map_weights(loadable.directory, loadable.manifest)
         limits = loadable.manifest.limits
         cache = allocate(loadable.manifest.kv, limits.context)
@@ -83,6 +87,24 @@ class CompiledModel:
     def score(self, ids: Ints, position: int) -> Floats:
         """Append `ids` i32[n]; logits f32[n, vocab] that follow each of them."""
         return self._call("score", ids, position)
+
+    def watch(self, watcher: Watcher | None) -> None:
+        """Have every call that the virtual machine makes told to `watcher`; None ends it.
+
+        It is called as `watcher(function, name, before, result, *arguments)` before and after
+        each kernel and each builtin, and returns 0.
+        """
+        self._vm.set_instrument(watcher)
+
+    @property
+    def weights(self) -> "list[Tensor]":
+        """Every plan part, in parameter order."""
+        return self._params
+
+    @property
+    def pages(self) -> "list[Tensor]":
+        """The key and the value pages of the cache."""
+        return self._kv[:2]
 
     def _call(self, name: str, ids: Ints, position: int) -> Floats:
         self._ids[: ids.size] = ids
@@ -126,13 +148,15 @@ def _lean_import() -> Iterator[None]:
             os.environ["TVM_USE_RUNTIME_LIB"] = before
 
 
-def _load_functions(path: Path) -> dict[str, Any]:
+def _load_machine(path: Path) -> "VirtualMachine":
     import tvm
     from tvm.runtime.vm import VirtualMachine
 
     try:
         vm = VirtualMachine(tvm.runtime.load_module(str(path.resolve())), tvm.cpu())
-        return {name: vm[name] for name in FUNCTIONS}
+        for name in FUNCTIONS:
+            vm[name]  # a library without it is not one of ours
+        return vm
     except (RuntimeError, OSError, AttributeError) as e:
         raise DamageError(f"{path} cannot be loaded: {e}", hint="rebuild the artifact") from e
 

@@ -64,16 +64,16 @@ def _flat_append(call: Call, _target: Target) -> Kernel:
     return Kernel("flat_append", func, args, list(call.ty.fields), inplace=(-1, 4, 5))
 
 
-def _flat_attend(call: Call, _target: Target) -> Kernel:
+def _flat_attend(call: Call, target: Target) -> Kernel:
     a = ops.Attention.of(call)
     q, k_pages, *_ = call.args
-    func = attention.attend(_shared(a), _cache(k_pages), _rows(q))
+    func = attention.attend(_shared(a), _cache(k_pages), target, _rows(q))
     return Kernel("flat_attend", func, [*call.args, relax.prim_value(a.layer)], [call.ty])
 
 
-def _flat_step(call: Call, _target: Target) -> Kernel:
+def _flat_step(call: Call, target: Target) -> Kernel:
     a = ops.Attention.of(call)
-    func = attention.step(_shared(a), _cache(call.args[4]))
+    func = attention.step(_shared(a), _cache(call.args[4]), target)
     args = [*call.args, relax.prim_value(a.layer)]
     return Kernel("flat_step", func, args, list(call.ty.fields), inplace=(-1, 4, 5))
 

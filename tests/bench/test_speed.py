@@ -58,7 +58,7 @@ def test_default_prompts_fit_the_context(nano_artifact: Path) -> None:
     small = msgspec.structs.replace(
         manifest, limits=msgspec.structs.replace(manifest.limits, context=200)
     )
-    assert speed._fitted(Plan(), small).prompts == (128,)
+    assert speed.fit_plan(Plan(), small).prompts == (128,)
 
 
 @pytest.mark.parametrize(

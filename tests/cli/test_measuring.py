@@ -112,3 +112,28 @@ def test_inspect_refuses_a_weights_directory(cli: Cli, nano_artifact: Path) -> N
     ran = cli("inspect", nano_artifact.parent / "weights")
     assert ran.code == ConfigError.exit_code
     assert "must be an artifact" in ran.err
+
+
+QUICK_KERNELS = ["--prompt-tokens", "8", "--gen-tokens", 2, "--threads", "1", "--repeats", 1]
+
+
+def test_bench_shows_where_the_time_goes(cli: Cli, nano_artifact: Path) -> None:
+    shown = cli("bench", nano_artifact, "--kernels", *QUICK_KERNELS).out
+    assert "a prompt of 8 tokens" in shown
+    assert "a decoded token" in shown
+    assert "flat_step" in shown
+    assert "outside kernels" in shown
+
+
+def test_bench_kernels_has_the_fields_that_scripts_read(cli: Cli, nano_artifact: Path) -> None:
+    told = cli("bench", nano_artifact, "--kernels", *QUICK_KERNELS, "--json").json
+    assert [p["phase"] for p in told["profiles"]] == ["prefill", "decode"]
+    kernel = told["profiles"][1]["kernels"][0]
+    assert {"name", "weights", "calls", "seconds", "share", "nbytes", "bytes_s"} <= set(kernel)
+    assert {"device", "plan", "artifacts"} <= set(told)
+
+
+def test_bench_kernels_does_not_compare(cli: Cli, nano_artifact: Path) -> None:
+    ran = cli("bench", nano_artifact, "--kernels", "--compare")
+    assert (ran.code, ran.out) == (2, "")
+    assert "exclude each other" in ran.err

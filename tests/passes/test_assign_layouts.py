@@ -66,8 +66,7 @@ def test_a_second_run_changes_nothing(graph, weight, stays):
             emit(weight("w.weight", 48, 2, part="q_scale", dtype="float16")),
         ]
         norm = emit(relax.op.astype(emit(weight("g.weight", 64, dtype="float16")), "float32"))
-        y = emit(ops.quantized_matmul(emit(relax.op.multiply(x, norm)), parts, 48, "q4f16_1"))
-        return y
+        return emit(ops.quantized_matmul(emit(relax.op.multiply(x, norm)), parts, 48, "q4f16_1"))
 
     step = AssignLayouts("rows16")
     stays(step, step(graph(X, before)))

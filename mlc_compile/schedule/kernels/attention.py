@@ -21,6 +21,7 @@ from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.norm import normalize
 from mlc_compile.schedule.kernels.rope import rotate
 from mlc_compile.schedule.kernels.vector import LANES, Buffer, Expr, Index
+from mlc_compile.target import Target
 
 MASKED = -3.0e38  # a score that exp() turns into nothing, without an infinity to subtract
 
@@ -52,30 +53,35 @@ class Cache:
 def append(a: Attention, kv: FlatKV, rows: int | None) -> tirx.PrimFunc:
     """qkv, gamma_q[d], gamma_k[d], angles[m, d], cache, layer -> q[1, m, h_q, d].
 
-    Normalizes and rotates q and k per head, and writes k and v, rounded, into the pages.
+    Normalizes and rotates q and k per head, and writes k and v, rounded, into the pages. A
+    task takes one key head of ROWS tokens, so that the lines of its transposed page, which
+    every token writes, stay in the L1 cache.
     """
     m = v.size("m") if rows is None else rows
+    per_key = a.h_q // a.h_kv
     with v.kernel() as builder:
         inputs = _Inputs.declare(a, m)
         cache = Cache.declare(kv)
         layer = v.scalar("layer")
         q = v.argument("q", (1, m, a.h_q, a.d))
-        with v.over(m, parallel=rows is None) as i:
-            with T.serial(0, a.h_q) as h:
-                inputs.query(a, i, h, q, (0, i, h))
-            with T.serial(0, a.h_kv) as h:
-                inputs.append(a, kv, i, h, cache, layer)
+        with v.over((m + (ROWS - 1)) // ROWS * a.h_kv, parallel=rows is None) as task:
+            head, first = task % a.h_kv, task // a.h_kv * ROWS
+            with T.serial(0, tirx.min(m - first, ROWS)) as t:
+                inputs.append(a, kv, first + t, head, cache, layer)
+                with T.serial(0, per_key) as g:
+                    h = head * per_key + g
+                    inputs.query(a, first + t, h, q, (0, first + t, h))
     return builder.get()
 
 
-def step(a: Attention, kv: FlatKV) -> tirx.PrimFunc:
+def step(a: Attention, kv: FlatKV, target: Target) -> tirx.PrimFunc:
     """`append` and `attend` of one token in one launch: qkv .. layer -> o[1, 1, h_q d].
 
     A task owns a key head: it alone writes that head's key and value, so no thread waits
     for another.
     """
     per_key = a.h_q // a.h_kv
-    tile = _tile(a, 1)
+    tile = _tile(a, target, 1)
     with v.kernel() as builder:
         inputs = _Inputs.declare(a, 1)
         cache = Cache.declare(kv)
@@ -83,16 +89,16 @@ def step(a: Attention, kv: FlatKV) -> tirx.PrimFunc:
         o = v.argument("o", (1, 1, a.h_q * a.d))
         with T.parallel(0, a.h_kv) as head:
             q = v.workspace((per_key, a.d))
-            state = _State.make(per_key, a.d)
+            state = _State.make(per_key, tile.members, a, kv)
             inputs.append(a, kv, 0, head, cache, layer)
             with T.serial(0, per_key) as g:
                 inputs.query(a, 0, head * per_key + g, q, (g,))
                 state.reset(g)
             with T.serial(0, cache.length[0] // kv.page + 1) as p:
                 for group in range(0, per_key, tile.heads):
-                    members = [group + g for g in range(tile.heads)]
-                    row = _Row(q=[(g,) for g in members], state=members, position=cache.length[0])
-                    _page(q, cache, state, row, (layer, p, head), (a, kv, tile))
+                    heads = range(group, group + tile.heads)
+                    members = [_Member((g,), g, cache.length[0]) for g in heads]
+                    _page(q, cache, state, members, (layer, p, head), (a, kv, tile))
             with T.serial(0, per_key) as g:
                 state.finish(g, o, (0, 0), (head * per_key + g) * a.d)
     return builder.get()
@@ -131,22 +137,38 @@ class _Inputs:
         rotate(key, (0,), self.angles, i, a.d)
         position = cache.length[0] + tirx.Cast("int32", i)
         page, slot = cache.table[position // kv.page], position % kv.page
-        with T.serial(0, a.d) as j:
-            v.put(_narrow(key[0, j], kv), cache.k, layer, page, h, j, slot)
-            value = self.qkv[0, i, (a.h_q + a.h_kv + h) * a.d + j]
-            v.put(_narrow(value, kv), cache.v, layer, page, h, slot, j)
+        lanes = v.lanes_for(a.d)
+        column = (a.h_q + a.h_kv + h) * a.d
+        with T.serial(0, a.d // lanes) as j:
+            held = v.local(1, lanes, kv.dtype)
+            head = v.load(key, 0, j * lanes, lanes=lanes)
+            v.store(_narrow(head, kv, lanes), held, 0, 0, lanes=lanes)
+            for lane in range(lanes):  # the key's page is transposed
+                v.put(held[0, lane], cache.k, layer, page, h, j * lanes + lane, slot)
+            value = v.load(self.qkv, 0, i, column + j * lanes, lanes=lanes)
+            value = _narrow(value, kv, lanes)
+            v.store(value, cache.v, layer, page, h, slot, j * lanes, lanes=lanes)
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Work of one task: `rows` tokens of one key head; `heads` query heads in registers."""
+    """Work of one task: `rows` tokens of one key head.
+
+    `tokens` of them, `heads` query heads each, share every key and value they load.
+    """
 
     rows: int
+    tokens: int
     heads: int
     vectors: int  # of the output a pass over the values holds, per head
 
+    @property
+    def members(self) -> int:
+        """Queries in one pass over a page."""
+        return self.tokens * self.heads
 
-def attend(a: Attention, kv: FlatKV, rows: int | None) -> tirx.PrimFunc:
+
+def attend(a: Attention, kv: FlatKV, target: Target, rows: int | None) -> tirx.PrimFunc:
     """q[1, m, h_q, d], cache, layer -> o[1, m, h_q d]: causal, grouped-query.
 
     A task keeps the running maximum, sum and output of its rows (FlashAttention, Dao et
@@ -155,7 +177,7 @@ def attend(a: Attention, kv: FlatKV, rows: int | None) -> tirx.PrimFunc:
     """
     m = v.size("m") if rows is None else rows
     per_key = a.h_q // a.h_kv
-    tile = _tile(a, rows)
+    tile = _tile(a, target, rows)
     with v.kernel() as builder:
         q = v.argument("q", (1, m, a.h_q, a.d))
         cache = Cache.declare(kv)
@@ -165,45 +187,58 @@ def attend(a: Attention, kv: FlatKV, rows: int | None) -> tirx.PrimFunc:
         with T.parallel(0, steps * a.h_kv) as task:
             head, first = task % a.h_kv, task // a.h_kv * tile.rows
             last = tirx.min(first + tile.rows, m)
-            state = _State.make(tile.rows * per_key, a.d)
-            with T.serial(0, (last - first) * per_key) as r:
+            state = _State.make(tile.rows * per_key, tile.members, a, kv)
+            with T.serial(0, tile.rows * per_key) as r:
                 state.reset(r)
             pages = (cache.length[0] + tirx.Cast("int32", last) - 1) // kv.page + 1
-            with T.serial(0, pages) as p, T.serial(0, last - first) as i:
+            passes = (last - first + (tile.tokens - 1)) // tile.tokens
+            with T.serial(0, pages) as p, T.serial(0, passes) as i:
                 for group in range(0, per_key, tile.heads):
-                    task_row = _Row(
-                        q=[(0, first + i, head * per_key + group + g) for g in range(tile.heads)],
-                        state=[i * per_key + group + g for g in range(tile.heads)],
-                        position=cache.length[0] + tirx.Cast("int32", first + i),
-                    )
-                    _page(q, cache, state, task_row, (layer, p, head), (a, kv, tile))
+                    members = []
+                    for t in range(tile.tokens):
+                        # Past the last token a spare row of the state repeats that token.
+                        row = tirx.min(first + i * tile.tokens + t, last - 1)
+                        position = cache.length[0] + tirx.Cast("int32", row)
+                        for g in range(group, group + tile.heads):
+                            at = (0, row, head * per_key + g)
+                            state_row = (i * tile.tokens + t) * per_key + g
+                            members.append(_Member(at, state_row, position))
+                    _page(q, cache, state, members, (layer, p, head), (a, kv, tile))
             with T.serial(0, last - first) as i, T.serial(0, per_key) as g:
                 state.finish(i * per_key + g, o, (0, first + i), (head * per_key + g) * a.d)
     return builder.get()
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
-    """The query heads of one token that share a pass over a page."""
+class _Member:
+    """One query of a pass over a page."""
 
-    q: list[tuple[Index, ...]]  # where each head's q is
-    state: list[Index]  # which row of the state is its
-    position: Expr
+    q: tuple[Index, ...]  # where it is
+    state: Index  # which row of the state is its
+    position: Expr  # of its token
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """Running softmax: `top` the largest score, `mass` the sum of weights, `out` unnormalized."""
+    """Running softmax: `top` the largest score, `mass` the sum of weights, `out` unnormalized.
+
+    `weights` are those of one pass: a row for each of its members, a column a token.
+    """
 
     top: Buffer
     mass: Buffer
     out: Buffer
+    weights: Buffer
     d: int
 
     @classmethod
-    def make(cls, rows: int, d: int) -> "_State":
+    def make(cls, rows: int, members: int, a: Attention, kv: FlatKV) -> "_State":
         return cls(
-            top=v.workspace((rows,)), mass=v.workspace((rows,)), out=v.workspace((rows, d)), d=d
+            top=v.workspace((rows,)),
+            mass=v.workspace((rows,)),
+            out=v.workspace((rows, a.d)),
+            weights=v.workspace((members, kv.page)),
+            d=a.d,
         )
 
     def reset(self, row: Index) -> None:
@@ -225,40 +260,38 @@ def _page(
     q: Buffer,
     cache: Cache,
     state: _State,
-    row: _Row,
+    members: list[_Member],
     where: tuple[Index, Index, Index],
     shape: tuple[Attention, FlatKV, Tile],
 ) -> None:
-    """Fold one page of keys and values into the state of one token's heads."""
+    """Fold one page of keys and values into the state of all members."""
     layer, p, head = where
     a, kv, tile = shape
     page = cache.table[p]
     chunks = kv.page // LANES
-    weights = v.workspace((tile.heads, kv.page))
-    scores = v.local(tile.heads * chunks)
-    v.clear(scores, tile.heads * chunks)
+    scores = v.local(len(members) * chunks)
+    v.clear(scores, len(members) * chunks)
     with T.serial(0, a.d) as j:
         keys = [v.to_f32(v.load(cache.k, layer, page, head, j, c * LANES)) for c in range(chunks)]
-        for g, at in enumerate(row.q):
-            component = v.splat(q[(*at, j)])
+        for g, member in enumerate(members):
+            component = v.splat(q[(*member.q, j)])
             for c, key in enumerate(keys):
                 v.accumulate(scores, g * chunks + c, key * component)
-    for g, r in enumerate(row.state):
-        _softmax_step(scores, weights, state, (g, r), (p, row.position), (a, kv))
-    _weigh_values(cache, state, weights, row, (layer, page, head), tile)
+    for g, member in enumerate(members):
+        _softmax_step(scores, state, (g, member), p, (a, kv))
+    _weigh_values(cache, state, members, (layer, page, head), tile)
 
 
 def _softmax_step(
     scores: Buffer,
-    weights: Buffer,
     state: _State,
-    which: tuple[int, Index],
-    where: tuple[Index, Expr],
+    which: tuple[int, _Member],
+    p: Index,
     shape: tuple[Attention, FlatKV],
 ) -> None:
     """Mask, update the maximum, turn scores into weights and rescale what went before."""
-    g, r = which
-    p, position = where
+    g, member = which
+    r = member.state
     a, kv = shape
     chunks = kv.page // LANES
     peak = v.local(1)
@@ -266,7 +299,7 @@ def _softmax_step(
     for c in range(chunks):
         tokens = tirx.Ramp(p * kv.page + c * LANES, 1, LANES)
         scaled = v.load(scores, g * chunks + c, 0) * v.splat(a.d**-0.5)
-        visible = tokens <= v.splat_i32(position)
+        visible = tokens <= v.splat_i32(member.position)
         v.store(tirx.Select(visible, scaled, v.splat(MASKED)), scores, g * chunks + c, 0)
         v.store(tirx.max(v.load(peak, 0, 0), v.load(scores, g * chunks + c, 0)), peak, 0, 0)
     fresh = v.local(2, 1)  # the new maximum, and the factor for all that went before
@@ -277,8 +310,8 @@ def _softmax_step(
     v.clear(mass, 1)
     for c in range(chunks):
         weight = v.exp(v.load(scores, g * chunks + c, 0) - v.splat(fresh[0, 0]))
-        v.store(weight, weights, g, c * LANES)
-        v.accumulate(mass, 0, v.load(weights, g, c * LANES))
+        v.store(weight, state.weights, g, c * LANES)
+        v.accumulate(mass, 0, v.load(state.weights, g, c * LANES))
     v.put(state.mass[r] * fresh[1, 0] + v.total(mass, 0), state.mass, r)
     lanes = v.lanes_for(a.d)
     with T.serial(0, a.d // lanes) as j:
@@ -289,8 +322,7 @@ def _softmax_step(
 def _weigh_values(
     cache: Cache,
     state: _State,
-    weights: Buffer,
-    row: _Row,
+    members: list[_Member],
     where: tuple[Index, Index, Index],
     tile: Tile,
 ) -> None:
@@ -300,14 +332,14 @@ def _weigh_values(
     lanes = v.lanes_for(d)
     width = lanes * tile.vectors
     with T.serial(0, d // width) as block:
-        sums = v.local(tile.heads * tile.vectors, lanes)
-        places = [(g, c) for g in range(tile.heads) for c in range(tile.vectors)]
+        places = [(g, c) for g in range(len(members)) for c in range(tile.vectors)]
+        sums = v.local(len(places), lanes)
 
         def column(c: int, block: Index = block) -> Expr:
             return block * width + c * lanes
 
         for g, c in places:
-            old = v.load(state.out, row.state[g], column(c), lanes=lanes)
+            old = v.load(state.out, members[g].state, column(c), lanes=lanes)
             v.store(old, sums, g * tile.vectors + c, 0, lanes=lanes)
         with T.serial(0, tokens) as t:
             values = [
@@ -316,21 +348,24 @@ def _weigh_values(
             ]
             for g, c in places:
                 register = g * tile.vectors + c
-                product = values[c] * v.splat(weights[g, t], lanes)
+                product = values[c] * v.splat(state.weights[g, t], lanes)
                 v.store(
                     v.load(sums, register, 0, lanes=lanes) + product, sums, register, 0, lanes=lanes
                 )
         for g, c in places:
             new = v.load(sums, g * tile.vectors + c, 0, lanes=lanes)
-            v.store(new, state.out, row.state[g], column(c), lanes=lanes)
+            v.store(new, state.out, members[g].state, column(c), lanes=lanes)
 
 
-def _tile(a: Attention, rows: int | None) -> Tile:
+def _tile(a: Attention, target: Target, rows: int | None) -> Tile:
+    """Four queries a pass where the registers hold their scores (four vectors each), else two."""
+    most = 4 if target.vector_registers * target.f32_lanes >= 32 * LANES else 2
     per_key = a.h_q // a.h_kv
-    heads = next(h for h in (4, 3, 2, 1) if per_key % h == 0)
+    heads = next(h for h in (4, 3, 2, 1) if h <= most and per_key % h == 0)
     chunks = a.d // v.lanes_for(a.d)
     vectors = next(n for n in (4, 3, 2, 1) if chunks % n == 0)
-    return Tile(rows=ROWS if rows is None else 1, heads=heads, vectors=vectors)
+    tokens = 1 if rows == 1 else max(1, most // heads)
+    return Tile(rows=1 if rows == 1 else ROWS, tokens=tokens, heads=heads, vectors=vectors)
 
 
 ROWS = 16  # tokens a task takes in prefill: its state (rows · heads · d floats) stays in L1
@@ -343,5 +378,6 @@ def _exp1(x: Expr) -> Expr:
     return one[0, 0]
 
 
-def _narrow(value: Expr, kv: FlatKV) -> Expr:
-    return value if kv.dtype == v.F32 else tirx.Cast(kv.dtype, value)
+def _narrow(value: Expr, kv: FlatKV, lanes: int) -> Expr:
+    """A float32 vector in the cache's type."""
+    return value if kv.dtype == v.F32 else tirx.Cast(f"{kv.dtype}x{lanes}", value)

@@ -32,7 +32,7 @@ def gemv(codec: Int4, n: int, source: Source, dot: DotProduct, *, residual: bool
         parts = codec.arguments()
         base = v.argument("residual", (1, 1, n)) if residual else None
         y = v.argument("y", (1, 1, n))
-        with v.every_thread():
+        with v.every_thread(codec.blocks):
             x = Quantized(
                 codes=v.workspace((1, codec.k // 4), "int32"),
                 scales=v.workspace((1, groups)),

@@ -117,14 +117,14 @@ def quantize_row(
     load = source.start(inputs, row)
     with T.serial(0, source.k // GROUP) as g:
         x = v.local(HALVES)
-        peak = v.local(1)
-        v.clear(peak, 1)
+        peak = v.local(1, dtype="int32")
+        v.store(v.splat_i32(0), peak, 0, 0)
         for half in range(HALVES):
             v.store(load(g * GROUP + half * LANES), x, half, 0)
-            magnitude = _absolute(v.load(x, half, 0))
+            magnitude = _magnitude_bits(v.load(x, half, 0))
             v.store(tirx.max(v.load(peak, 0, 0), magnitude), peak, 0, 0)
         top = v.local(2, 1)
-        v.put(v.largest(peak, 0), top, 0, 0)
+        v.put(tirx.reinterpret(v.F32, v.largest(peak, 0)), top, 0, 0)
         v.put(top[0, 0] * v.const(1.0 / 127.0), out.scales, *to, g)
         # A group of zeros must not divide by zero; its codes are zero whatever the factor.
         v.put(v.const(127.0) / tirx.max(top[0, 0], v.const(1e-30)), top, 1, 0)
@@ -139,8 +139,9 @@ def quantize_row(
         v.put(v.total(total, 0) * v.int32(-ZERO_POINT), out.offsets, *to, g)
 
 
-def _absolute(x: Expr) -> Expr:
-    return tirx.max(x, v.splat(0.0) - x)
+def _magnitude_bits(x: Expr) -> Expr:
+    """The bits of |x| as int32: ordered as |x| is, and a NaN is above all, so it is not lost."""
+    return tirx.reinterpret(f"int32x{LANES}", x) & v.splat_i32(0x7FFFFFFF)
 
 
 def _nearest(x: Expr) -> Expr:

@@ -5,7 +5,7 @@ is a macro. A vector has `LANES` float32 whatever the machine: LLVM splits it in
 the registers hold, and tile sizes are chosen by `Target` so that nothing spills.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -101,13 +101,13 @@ def cast_f32(value: Expr) -> Expr:
 
 
 def total(buffer: Buffer, row: Index, lanes: int = LANES) -> Expr:
-    """The sum of a register's lanes, pairwise: as exact as a tree gets, and log2(lanes) deep."""
-    return _tree([buffer[row, i] for i in range(lanes)], lambda a, b: a + b)
+    """The sum of a register's lanes, by halves: log2(lanes) vector additions."""
+    return _fold(buffer, row, lanes, lambda a, b: a + b)
 
 
 def largest(buffer: Buffer, row: Index, lanes: int = LANES) -> Expr:
-    """The largest of a register's lanes."""
-    return _tree([buffer[row, i] for i in range(lanes)], tirx.max)
+    """The largest of a register's lanes, by halves."""
+    return _fold(buffer, row, lanes, tirx.max)
 
 
 def accumulate(buffer: Buffer, row: Index, value: Expr) -> None:
@@ -149,11 +149,15 @@ def exp(x: Expr, lanes: int = LANES) -> Expr:
 
 
 @contextmanager
-def every_thread() -> Iterator[None]:
-    """Run the block once in each thread of the pool; `T.parallel` inside shares out its range.
+def every_thread(tasks: int) -> Iterator[None]:
+    """Run the block once in each thread of the pool; `T.parallel(0, tasks)` inside is shared out.
 
-    One launch for a preparation that each thread repeats and a loop that they divide.
+    One launch for a preparation that each thread repeats and a loop that they divide. A
+    single task stays on the caller's thread: TVM drops a loop of one, and a launch needs one.
     """
+    if tasks == 1:
+        yield
+        return
     with T.attr(tirx.const(0, "int32"), "pragma_parallel_launch_point", tirx.const(1, "int32")):
         yield
 
@@ -206,9 +210,13 @@ def _vector(dtype: str, lanes: int) -> str:
     return dtype if lanes == 1 else f"{dtype}x{lanes}"
 
 
-def _tree(values: list[Expr], combine: Any) -> Expr:
-    while len(values) > 1:
-        pairs = zip(values[::2], values[1::2], strict=False)
-        odd = values[-1:] if len(values) % 2 else []
-        values = [combine(a, b) for a, b in pairs] + odd
-    return values[0]
+def _fold(buffer: Buffer, row: Index, lanes: int, combine: Callable[[Expr, Expr], Expr]) -> Expr:
+    """Combine the upper half of a register with the lower until one value is left."""
+    while lanes > 2:
+        whole, half = load(buffer, row, 0, lanes=lanes), lanes // 2
+        kind = f"{buffer.dtype}x{half}"
+        folded = local(1, half, buffer.dtype)
+        low, high = tirx.vectorlow(kind, whole), tirx.vectorhigh(kind, whole)
+        store(combine(low, high), folded, 0, 0, lanes=half)
+        buffer, row, lanes = folded, 0, half
+    return combine(buffer[row, 0], buffer[row, 1]) if lanes == 2 else buffer[row, 0]

@@ -8,6 +8,7 @@ import pytest
 from mlc_compile.artifact import FlatKV
 from mlc_compile.ops import Attention
 from mlc_compile.schedule.kernels import attention
+from mlc_compile.target import find_target
 
 EPS = np.finfo(np.float32).eps
 PAGE = 64
@@ -85,7 +86,8 @@ def exact_attention(q, cache, length):
 
 
 def attend(compile_kernel, unwritten, shape, rows=None, level="cpu"):
-    kernel = compile_kernel(attention.attend(shape.op, shape.kv, rows), level)
+    func = attention.attend(shape.op, shape.kv, find_target(level), rows)
+    kernel = compile_kernel(func, level)
 
     def run(q, cache, length):
         o = unwritten((1, q.shape[0], shape.h_q * shape.d))
@@ -103,8 +105,17 @@ def check(run, shape, length, m, seed=0, scale=1.0):
     assert (np.abs(run(q, cache, length) - exact) <= bound).all()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize(("h_q", "h_kv"), [(1, 1), (2, 1), (6, 2), (4, 1), (5, 1), (8, 1)])
+@pytest.mark.parametrize(
+    ("h_q", "h_kv", "dtype"),
+    [
+        (1, 1, "float32"),
+        (2, 1, "float16"),
+        (6, 2, "float32"),
+        (4, 1, "float16"),
+        (5, 1, "float16"),
+        (8, 1, "float32"),
+    ],
+)
 def test_query_heads_share_their_key_head(compile_kernel, unwritten, h_q, h_kv, dtype):
     shape = Shape(h_q=h_q, h_kv=h_kv, dtype=dtype)
     check(attend(compile_kernel, unwritten, shape, rows=1), shape, 70, 1)

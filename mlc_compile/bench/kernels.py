@@ -1,0 +1,168 @@
+"""Where the time of a decoded token and of a prompt goes, kernel by kernel.
+
+The virtual machine tells `bench.kernel_worker` of each call. That costs time of its own, so
+every repeat runs twice, watched and unwatched, and both are reported; shares are those of
+the unwatched time.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from mlc_compile.artifact import Activations
+from mlc_compile.bench.bandwidth import read_bandwidth
+from mlc_compile.bench.speed import (
+    Device,
+    Job,
+    Phase,
+    Plan,
+    Subject,
+    ask_worker,
+    fit_plan,
+    subject_of,
+)
+from mlc_compile.progress import Progress
+from mlc_compile.runtime.host import available_cores, cpu_name
+from mlc_compile.runtime.load import check_artifact
+
+WORKER: Final = "mlc_compile.bench.kernel_worker"
+
+
+class KernelSample(msgspec.Struct, frozen=True, kw_only=True):
+    """One kernel in one unit of work: a decoded token, or a whole prompt."""
+
+    name: str
+    weights: tuple[str, ...]  # whose it reads, the layers' numbers left out
+    integers: bool  # the weights are integer codes
+    calls: float
+    seconds: float  # median of the repeats, the watching taken off
+    nbytes: int  # read and written: weights, cache, activations
+    multiply_adds: int
+
+
+class ProfileSample(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's measurement of one workload, by unit of work."""
+
+    phase: Phase
+    tokens: int
+    depth: int
+    seconds: float  # unwatched, median
+    watched_seconds: float
+    kernels: tuple[KernelSample, ...]
+
+
+class Samples(msgspec.Struct, frozen=True):
+    """A worker's answer."""
+
+    profiles: tuple[ProfileSample, ...]
+
+
+class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
+    """A kernel's part of a unit of work: a decoded token, or a whole prompt."""
+
+    name: str
+    weights: tuple[str, ...]
+    calls: float
+    seconds: float
+    share: float  # of the unit's time
+    nbytes: int
+    bytes_s: float
+    bandwidth_share: float  # of what the machine reads
+    arithmetic: Activations | None  # what a matmul multiplies in
+    ops_s: float | None  # of a matmul: a multiply-add is two operations
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one unit's time goes; kernels that take longest first.
+
+    `outside_share` is everything but kernels: the virtual machine, this program and, when
+    decoding, the choice of the token. Below 0 the noise is larger than it is.
+    """
+
+    artifact: str
+    phase: Phase
+    tokens: int  # of the workload: decoded one by one, or the prompt
+    depth: int
+    threads: int
+    seconds: float
+    watched_seconds: float
+    outside_share: float
+    nbytes: int  # that all kernels move
+    bandwidth_share: float  # nbytes in `seconds`, of what the machine reads
+    kernels: tuple[KernelTime, ...]
+
+
+class KernelBenchmark(msgspec.Struct, frozen=True, kw_only=True):
+    """All profiles, in the order measured."""
+
+    device: Device
+    plan: Plan
+    artifacts: tuple[Subject, ...]
+    profiles: tuple[Profile, ...]
+
+
+def measure_kernels(
+    directories: tuple[Path, ...], plan: Plan, progress: Progress
+) -> KernelBenchmark:
+    """Profile each artifact with each number of threads; errors as for `speed.measure`."""
+    loadables = [check_artifact(directory) for directory in directories]
+    plans = [fit_plan(plan, loadable.manifest) for loadable in loadables]
+    threads = plan.threads or (available_cores(),)
+    progress.step("memory bandwidth")
+    bandwidth = {n: read_bandwidth(n) for n in threads}
+    profiles: list[Profile] = []
+    for loadable, fitted in zip(loadables, plans, strict=True):
+        for n in threads:
+            progress.step(f"{loadable.directory}, {n} threads")
+            job = Job(directory=str(loadable.directory), threads=n, plan=fitted)
+            samples = ask_worker(WORKER, job, Samples)
+            arithmetic = loadable.manifest.activations
+            profiles += _profiles(samples, job, arithmetic, bandwidth[n])
+    return KernelBenchmark(
+        device=Device(cpu=cpu_name(), cores=available_cores(), bandwidth_bytes_s=bandwidth),
+        plan=msgspec.structs.replace(plan, threads=threads),
+        artifacts=tuple(map(subject_of, loadables)),
+        profiles=tuple(profiles),
+    )
+
+
+def _profiles(
+    samples: Samples, job: Job, arithmetic: Activations, bandwidth: float
+) -> Iterator[Profile]:
+    for sample in samples.profiles:
+        times = [_timed(k, sample.seconds, arithmetic, bandwidth) for k in sample.kernels]
+        nbytes = sum(t.nbytes for t in times)
+        yield Profile(
+            artifact=job.directory,
+            phase=sample.phase,
+            tokens=sample.tokens,
+            depth=sample.depth,
+            threads=job.threads,
+            seconds=sample.seconds,
+            watched_seconds=sample.watched_seconds,
+            outside_share=1 - sum(t.share for t in times),
+            nbytes=nbytes,
+            bandwidth_share=nbytes / sample.seconds / bandwidth,
+            kernels=tuple(sorted(times, key=lambda t: -t.seconds)),
+        )
+
+
+def _timed(
+    kernel: KernelSample, whole: float, arithmetic: Activations, bandwidth: float
+) -> KernelTime:
+    rate = kernel.nbytes / kernel.seconds
+    multiplies = kernel.multiply_adds > 0
+    return KernelTime(
+        name=kernel.name,
+        weights=kernel.weights,
+        calls=kernel.calls,
+        seconds=kernel.seconds,
+        share=kernel.seconds / whole,
+        nbytes=kernel.nbytes,
+        bytes_s=rate,
+        bandwidth_share=rate / bandwidth,
+        arithmetic=(arithmetic if kernel.integers else "float32") if multiplies else None,
+        ops_s=2 * kernel.multiply_adds / kernel.seconds if multiplies else None,
+    )

@@ -1,0 +1,51 @@
+"""`compile --activations`: what it may say, and what the artifact says then."""
+
+import json
+import shutil
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def model(nano_checkpoint, tmp_path_factory):
+    """A model directory with nothing but its config."""
+    directory = tmp_path_factory.mktemp("models") / "bare"
+    directory.mkdir()
+    shutil.copyfile(nano_checkpoint / "config.json", directory / "config.json")
+    return directory
+
+
+REFUSED = {
+    "unquantized weights": (["--quant", "q0f16", "--activations", "int8"], 2, "q0f16 has no"),
+    "no instruction": (
+        ["--target", "cpu-x86-64-v2", "--activations", "int8"],
+        4,
+        "has no int8 dot product",
+    ),
+    "an unknown type": (["--activations", "int9"], 2, "no activation type 'int9'"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_int8_activations_that_cannot_be_are_refused(cli, model, tmp_path, case):
+    options, code, told = REFUSED[case]
+    ran = cli("compile", model, "-o", tmp_path / "out", *options)
+    assert (ran.code, ran.out) == (code, "")
+    assert told in ran.err
+    assert "hint:" in ran.err
+    assert "Traceback" not in ran.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--target", "cpu-x86-64-v3"], "int8"),
+        (["--target", "cpu-x86-64-v3", "--activations", "float32"], "float32"),
+    ],
+)
+def test_the_manifest_says_what_was_chosen(cli, model, tmp_path, options, expected):
+    ran = cli("compile", model, "-o", tmp_path / "out", *options)
+    assert ran.code == 0, ran.err
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["activations"] == expected

@@ -1,0 +1,246 @@
+"""`build`: artifacts appear whole and proven, or not at all."""
+
+import errno
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from mlc_compile.artifact import Check, Manifest, WeightsManifest, describe, read_manifest
+from mlc_compile.driver import build as module
+from mlc_compile.driver.build import build, prove
+from mlc_compile.driver.compile import Options
+from mlc_compile.errors import ConfigError, TargetError
+from mlc_compile.target import find_target, missing_features
+
+HOME = "nano-qwen3-q4f16_1"
+LIBRARY = find_target("cpu").library
+
+
+@pytest.fixture
+def answer(monkeypatch):
+    """`answer(check)`: what the process that replays the proof says; or its code and stderr."""
+
+    def pretend(check=None, code=0, stderr=""):
+        out = "" if check is None else msgspec.json.encode(check).decode()
+        done = SimpleNamespace(returncode=code, stdout=out, stderr=stderr)
+        # The module's own name only: others run processes too, the linker among them.
+        fake = SimpleNamespace(run=lambda *_args, **_options: done)
+        monkeypatch.setattr(module, "subprocess", fake)
+
+    return pretend
+
+
+def left_in(directory: Path) -> set[str]:
+    return {p.relative_to(directory).as_posix() for p in directory.rglob("*")} - {HOME}
+
+
+def names_in(directory: Path) -> set[str]:
+    return {p.name for p in directory.iterdir()}
+
+
+def test_an_artifact_holds_everything_that_a_run_needs(nano_artifact):
+    assert names_in(nano_artifact) == {
+        "manifest.json",
+        LIBRARY,
+        "weights.bin",
+        "proof.safetensors",
+        "config.json",
+        "generation_config.json",
+        "mlc-chat-config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "vocab.json",
+        "merges.txt",
+        "report.json",
+        "build-log.json",
+    }
+
+
+def test_its_manifest_describes_its_files_and_its_proof(nano_artifact):
+    manifest = read_manifest(nano_artifact, Manifest)
+    for file in manifest.files:
+        assert describe(nano_artifact / file.path, file.path) == file
+    listed = {file.path for file in manifest.files}
+    assert listed == names_in(nano_artifact) - {"manifest.json", "build-log.json"}
+    assert (nano_artifact / "weights.bin").stat().st_size == manifest.plan.nbytes
+    weights = read_manifest(nano_artifact.parent / "weights", WeightsManifest)
+    assert manifest.weights_digest == weights.digest
+    assert manifest.check.status == "pass"
+    assert manifest.check.max_abs_error < manifest.check.bound
+
+
+def test_nothing_else_is_left_beside_it(nano_artifact):
+    assert names_in(nano_artifact.parent) == {"cpu", "weights"}
+
+
+@pytest.fixture(scope="module")
+def two_targets(cli, nano_checkpoint, tmp_path_factory):
+    """Artifacts for this machine and for an older level that it runs too."""
+    older = next(
+        (
+            name
+            for name in ("cpu-x86-64-v2", "cpu-aarch64", "cpu-apple-m1")
+            if find_target(name).triple == find_target("cpu").triple
+            and not missing_features(find_target(name).requires)
+        ),
+        None,
+    )
+    if older is None:
+        pytest.skip("no preset runs on this machine")
+    out = tmp_path_factory.mktemp("two")
+    ran = cli("build", nano_checkpoint, "--target", f"cpu,{older}", "-o", out, "--json")
+    assert ran.code == 0, ran.err
+    return out / HOME / "cpu", out / HOME / older, ran.json
+
+
+def test_targets_with_one_plan_share_one_file_of_weights(two_targets):
+    one, other, _ = two_targets
+    assert read_manifest(one, Manifest).plan_digest == read_manifest(other, Manifest).plan_digest
+    assert (one / "weights.bin").samefile(other / "weights.bin")
+
+
+def test_an_older_level_proves_itself_here(two_targets):
+    """float16 scales on a CPU without instructions for them go through a library function."""
+    for artifact, told in zip(two_targets, two_targets[2]["artifacts"], strict=False):
+        assert told["directory"] == str(artifact)
+        assert told["check"]["status"] == "pass"
+        assert set(told["seconds"]) == {
+            "converting",
+            "importing",
+            "optimizing",
+            "generating code",
+            "packing",
+            "proving",
+        }
+
+
+# ---- failures ---------------------------------------------------------------------------
+
+
+def test_a_library_that_computes_wrong_is_not_left_behind(nano_checkpoint, tmp_path, answer):
+    answer(Check(status="fail", reason="a logit is off by 3", max_abs_error=3.0, bound=0.1))
+    with pytest.raises(TargetError, match="computes wrong logits: a logit is off by 3") as error:
+        build(nano_checkpoint, (find_target("cpu"),), "q4f16_1", tmp_path)
+    assert error.value.exit_code == 4
+    assert names_in(tmp_path / HOME) == {"weights"}  # they were written whole, and can be used
+
+
+def test_a_proof_that_crashes_is_told_by_its_last_words(nano_artifact, answer):
+    answer(code=139, stderr="Traceback ...\nSegmentation fault\n")
+    with pytest.raises(TargetError, match="cannot replay its proof: Segmentation fault"):
+        prove(nano_artifact, find_target("cpu"))
+    answer(code=-11)
+    with pytest.raises(TargetError, match="cannot replay its proof: exit code -11"):
+        prove(nano_artifact, find_target("cpu"))
+
+
+def test_a_proof_that_cannot_run_here_is_recorded_as_such(nano_artifact, answer):
+    answer(Check(status="not run", reason="no such CPU"))
+    assert prove(nano_artifact, find_target("cpu")).status == "not run"
+
+
+def test_an_old_artifact_outlives_a_failed_build(nano_checkpoint, tmp_path, monkeypatch, answer):
+    old = tmp_path / HOME / "cpu"
+    old.mkdir(parents=True)
+    (old / "manifest.json").write_text("{}")
+    (old / "lib.so").write_text("old")
+    answer(Check(status="fail", reason="wrong"))
+    with pytest.raises(TargetError):
+        build(nano_checkpoint, (find_target("cpu"),), "q4f16_1", tmp_path)
+    assert (old / "lib.so").read_text() == "old"
+    assert names_in(tmp_path / HOME) == {"cpu", "weights"}
+
+
+def test_a_disk_that_fills_up_leaves_no_artifact(nano_checkpoint, tmp_path, monkeypatch):
+    def full(*_args):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "weights.bin")
+
+    monkeypatch.setattr(module, "pack_weights", full)
+    with pytest.raises(OSError, match="No space left"):
+        build(nano_checkpoint, (find_target("cpu"),), "q4f16_1", tmp_path)
+    assert names_in(tmp_path / HOME) == {"weights"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="ulimit is a shell's")
+def test_a_file_that_cannot_grow_is_the_machine_s_fault(nano_checkpoint, tmp_path):
+    """A limit on the size of files stands for a full disk: both fail in the middle of a write."""
+    command = [sys.executable, "-m", "mlc_compile", "build", nano_checkpoint, "-o", tmp_path]
+    limited = f"ulimit -f 32; exec {shlex.join(map(str, command))}"
+    done = subprocess.run(["sh", "-c", limited], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (7, "")
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+    assert left_in(tmp_path) == set()
+
+
+@pytest.mark.parametrize("stage", ["weights", "cpu"])
+def test_an_interrupt_leaves_nothing_half_done(nano_checkpoint, tmp_path, stage):
+    command = [sys.executable, "-m", "mlc_compile", "build", nano_checkpoint, "-o", tmp_path]
+    process = subprocess.Popen(
+        [*map(str, command), "--quiet"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    scratch = tmp_path / HOME / f".{stage}.{process.pid}.partial"
+    deadline = time.monotonic() + 60
+    while not scratch.exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    if stage == "cpu":
+        time.sleep(1.5)  # into the import of the compiler, or its passes
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert err == "interrupted\n"
+    whole = {"weights": set(), "cpu": {"weights"}}[stage]  # what was finished before it
+    assert {path.split("/")[1] for path in left_in(tmp_path)} == whole
+
+
+REFUSED = {
+    "an unknown scheme": (["--quant", "q3"], 2, "no quantization scheme 'q3'"),
+    "an unknown target among others": (["--target", "cpu,gpu"], 2, "no target 'gpu'"),
+    "no target": (["--target", ","], 2, "names no target"),
+    "a context beyond the model": (["--context", 4097], 2, "beyond the model's 512 tokens"),
+    "a chunk beyond the context": (["--prefill-chunk", 600], 2, "larger than the context"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_built_is_refused_before_anything_is_written(
+    cli, nano_checkpoint, tmp_path, case
+):
+    options, code, told = REFUSED[case]
+    ran = cli("build", nano_checkpoint, "-o", tmp_path / "out", *options)
+    assert (ran.code, ran.out) == (code, "")
+    assert told in ran.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_int8_on_a_target_without_it_is_refused_before_anything_is_written(
+    nano_checkpoint, tmp_path
+):
+    with pytest.raises(TargetError, match="int8"):
+        build(
+            nano_checkpoint,
+            (find_target("cpu-x86-64-v2"),),
+            "q4f16_1",
+            tmp_path / "out",
+            Options(activations="int8"),
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_somebody_s_directory_is_not_replaced(nano_checkpoint, tmp_path):
+    foreign = tmp_path / HOME / "cpu"
+    foreign.mkdir(parents=True)
+    (foreign / "thesis.tex").write_text("years of work")
+    with pytest.raises(ConfigError, match="was not written by mlc-compile"):
+        build(nano_checkpoint, (find_target("cpu"),), "q4f16_1", tmp_path)
+    assert (foreign / "thesis.tex").read_text() == "years of work"

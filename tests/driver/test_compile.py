@@ -1,0 +1,157 @@
+"""`compile`: a config becomes a library; what cannot be done is refused in a sentence."""
+
+import json
+import shutil
+
+import pytest
+
+from mlc_compile.artifact import Manifest, read_manifest
+from mlc_compile.checkpoint import read_config
+from mlc_compile.driver.compile import Options, choose_kv, choose_limits, compile_model
+from mlc_compile.emit import link
+from mlc_compile.errors import ConfigError, TargetError
+from mlc_compile.model import load_config
+from mlc_compile.target import find_target
+
+
+@pytest.fixture(scope="module")
+def config_only(nano_checkpoint, tmp_path_factory):
+    """A model directory with nothing but its config."""
+    directory = tmp_path_factory.mktemp("models") / "bare"
+    directory.mkdir()
+    shutil.copyfile(nano_checkpoint / "config.json", directory / "config.json")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def compiled(config_only, tmp_path_factory, cli):
+    """What the command made of it: the directory and the JSON it printed."""
+    out = tmp_path_factory.mktemp("compiled") / "out"
+    ran = cli("compile", config_only, "-o", out, "--json", "--context", 200, "--quant", "q4f32_1")
+    assert ran.code == 0, ran.err
+    return out, ran.json
+
+
+@pytest.fixture(scope="module")
+def config(nano_checkpoint):
+    return load_config(read_config(nano_checkpoint), "config.json")
+
+
+def test_a_config_alone_is_enough(compiled):
+    out, told = compiled
+    assert {p.name for p in out.iterdir()} == {
+        "manifest.json",
+        "lib.so" if find_target("cpu").system == "linux" else "lib.dylib",
+        "config.json",
+        "generation_config.json",
+        "mlc-chat-config.json",
+        "report.json",
+        "build-log.json",
+    }
+    assert told["directory"] == str(out)
+    assert told["plan_digest"] == read_manifest(out, Manifest).plan_digest
+    assert set(told["seconds"]) == {"importing", "optimizing", "generating code"}
+
+
+def test_the_manifest_says_what_was_asked_for(compiled):
+    manifest = read_manifest(compiled[0], Manifest)
+    assert (manifest.model, manifest.quant, manifest.target) == ("bare", "q4f32_1", "cpu")
+    assert (manifest.limits.context, manifest.limits.prefill_chunk) == (200, 200)
+    assert manifest.kv.dtype == "float32"
+    assert manifest.weights_digest is None
+    assert manifest.check.status == "not run"
+    assert manifest.activation_bytes > 0
+
+
+def test_the_report_lists_weights_memory_and_events(compiled):
+    report = json.loads((compiled[0] / "report.json").read_text())
+    manifest = read_manifest(compiled[0], Manifest)
+    assert report["memory"]["weights"] == manifest.plan.nbytes
+    assert report["memory"]["kv_cache"] == manifest.kv.nbytes(200)
+    assert report["memory"]["activations"] == max(report["memory"]["functions"].values())
+    assert sum(w["nbytes"] for w in report["weights"]) <= manifest.plan.nbytes
+    assert {"MergeProjections", "LowerOperators"} <= {e["source"] for e in report["events"]}
+
+
+def test_a_library_without_weights_is_not_run(compiled, cli):
+    ran = cli("run", compiled[0], "-p", "hello")
+    assert (ran.code, ran.out) == (2, "")
+    assert "holds a library without weights" in ran.err
+    assert "mlc-compile build" in ran.err
+
+
+REFUSED = {
+    "an unknown scheme": (["--quant", "q4f16"], 2, "no quantization scheme 'q4f16'", "'q4f16_1'"),
+    "an unknown target": (["--target", "cpu-x86-64-v5"], 2, "no target", "'cpu-x86-64-v4'"),
+    "a context beyond the model": (["--context", 513], 2, "beyond the model's 512", "YaRN"),
+    "a chunk beyond the context": (
+        ["--context", 64, "--prefill-chunk", 65],
+        2,
+        "prefill chunk 65 is larger than the context of 64",
+        "--prefill-chunk",
+    ),
+    "an unknown cache type": (["--kv-dtype", "float8"], 2, "no KV cache type 'float8'", "float16"),
+    "a context of nothing": (["--context", 0], 2, "context", ""),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_compiled_is_refused(cli, config_only, tmp_path, case):
+    options, code, told, hint = REFUSED[case]
+    ran = cli("compile", config_only, "-o", tmp_path / "out", *options)
+    assert (ran.code, ran.out) == (code, "")
+    assert told in ran.err
+    assert hint in ran.err
+    assert "Traceback" not in ran.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_absent_model_is_told_by_its_path(cli, tmp_path):
+    ran = cli("compile", tmp_path / "absent", "-o", tmp_path / "out")
+    assert ran.code in {2, 3}
+    assert str(tmp_path / "absent") in ran.err
+
+
+def test_the_output_is_not_put_over_somebody_s_files(config_only, tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(ConfigError, match="was not written by mlc-compile"):
+        compile_model(config_only, find_target("cpu"), "q4f16_1", tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_without_a_linker_nothing_is_begun(config_only, tmp_path, monkeypatch):
+    monkeypatch.setattr(link.shutil, "which", lambda _name: None)
+    monkeypatch.setattr(link.importlib.util, "find_spec", lambda _name: None)
+    with pytest.raises(TargetError, match="no linker for cpu") as error:
+        compile_model(config_only, find_target("cpu"), "q4f16_1", tmp_path / "out")
+    assert error.value.exit_code == 4
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "context", "chunk"),
+    [
+        (Options(), 512, 512),  # the model's limit is below our default of 4096
+        (Options(context=100), 100, 100),
+        (Options(prefill_chunk=64), 512, 64),
+        (Options(context=512, prefill_chunk=512), 512, 512),
+    ],
+)
+def test_limits_default_to_what_the_model_can_do(config, options, context, chunk):
+    limits = choose_limits(config, options)
+    assert (limits.context, limits.prefill_chunk) == (context, chunk)
+
+
+@pytest.mark.parametrize(
+    ("quant", "asked", "dtype"),
+    [
+        ("q4f16_1", None, "float16"),
+        ("q4f32_1", None, "float32"),
+        ("q4f16_1", "float32", "float32"),
+        ("q0f32", "float16", "float16"),
+    ],
+)
+def test_the_cache_is_as_precise_as_the_scheme_unless_asked(config, quant, asked, dtype):
+    kv = choose_kv(config, quant, Options(kv_dtype=asked))
+    assert kv.dtype == dtype
+    assert (kv.layers, kv.kv_heads, kv.head_dim) == (2, 2, 32)

@@ -1,0 +1,80 @@
+"""A weight plan carried out: sources joined by rows, packed, each part at its offset."""
+
+import numpy as np
+import pytest
+
+from mlc_compile.artifact import PlannedTensor, WeightPlan
+from mlc_compile.driver.pack import pack_weights
+from mlc_compile.layout import LAYOUTS, place
+from mlc_compile.progress import SILENT
+
+RANDOM = np.random.default_rng(0)
+STORED = {
+    "a.gamma.weight": RANDOM.standard_normal(3).astype(np.float16),  # 12 bytes once wide
+    "a.q.weight": RANDOM.standard_normal((5, 4)).astype(np.float32),
+    "a.k.weight": RANDOM.standard_normal((2, 4)).astype(np.float32),
+    "a.o.q_weight": RANDOM.integers(0, 2**32, (17, 4), np.uint32),
+    "a.o.q_scale": RANDOM.standard_normal((17, 1)).astype(np.float16),
+}
+# name, sources, layout, neutral shapes of the joined rows
+TENSORS = (
+    ("a.gamma", ["a.gamma.weight"], "wide", {"weight": ((3,), "float16")}),
+    ("a.q+k", ["a.q.weight", "a.k.weight"], "rows16", {"weight": ((7, 4), "float32")}),
+    (
+        "a.o",
+        ["a.o.weight"],
+        "rows16",
+        {"q_weight": ((17, 4), "uint32"), "q_scale": ((17, 1), "float16")},
+    ),
+)
+
+
+class Stored:
+    """As much of a TensorCache as packing reads."""
+
+    def read(self, name):
+        return STORED[name]
+
+
+@pytest.fixture
+def plan():
+    tensors, end = [], 0
+    for name, sources, layout, neutral in TENSORS:
+        parts, end = place(name, LAYOUTS[layout].shapes(neutral), end)
+        tensors.append(PlannedTensor(name=name, sources=tuple(sources), layout=layout, parts=parts))
+    return WeightPlan(tensors=tuple(tensors), nbytes=end)
+
+
+@pytest.fixture
+def packed(plan, tmp_path):
+    pack_weights(plan, Stored(), tmp_path, SILENT)
+    return (tmp_path / "weights.bin").read_bytes()
+
+
+def unpacked(plan, packed, index, rows):
+    tensor = plan.tensors[index]
+    arrays = {
+        p.name.rpartition(".")[2]: np.frombuffer(
+            packed, p.dtype, np.prod(p.shape), p.offset
+        ).reshape(p.shape)
+        for p in tensor.parts
+    }
+    return LAYOUTS[tensor.layout].unpack(arrays, rows)
+
+
+def test_sources_are_joined_by_rows_in_the_plan_s_order(plan, packed):
+    joined = np.concatenate([STORED["a.q.weight"], STORED["a.k.weight"]])
+    np.testing.assert_array_equal(unpacked(plan, packed, 1, 7)["weight"], joined)
+
+
+def test_every_part_lies_at_its_offset(plan, packed):
+    np.testing.assert_array_equal(unpacked(plan, packed, 0, 3)["weight"], STORED["a.gamma.weight"])
+    for suffix, array in unpacked(plan, packed, 2, 17).items():
+        np.testing.assert_array_equal(array, STORED[f"a.o.{suffix}"])
+
+
+def test_the_file_has_the_planned_size_and_zeros_between_parts(plan, packed):
+    assert len(packed) == plan.nbytes
+    gap = packed[12 : plan.tensors[1].parts[0].offset]
+    assert len(gap) == 52
+    assert not any(gap)

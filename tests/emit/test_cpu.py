@@ -1,0 +1,101 @@
+"""Libraries for every CPU target: the right machine in the header, the same bytes again."""
+
+import os
+import struct
+import subprocess
+import sys
+
+import msgspec
+import numpy as np
+import pytest
+import tvm
+from tvm import IRModule
+
+from mlc_compile.emit.cpu import emit, tvm_target
+from mlc_compile.emit.link import find_linker, is_native
+from mlc_compile.errors import TargetError
+from mlc_compile.schedule.kernels import norm
+from mlc_compile.target import find_target, target_names
+
+# In the header: ELF's e_machine (System V ABI), Mach-O's cputype (mach/machine.h).
+ELF_MACHINES = {"x86_64": 62, "aarch64": 183}
+MACHO_ARM64 = 0x0100000C
+
+CROSS = [n for n in target_names() if n != "cpu"]
+
+
+def module():
+    """A library of one kernel, gone through what `relax.build` still needs."""
+    kernel = norm.rms_norm(64, 1e-6, None).with_attr("global_symbol", "rms_norm")
+    return IRModule({"rms_norm": kernel})
+
+
+def library(name, out):
+    target = find_target(name)
+    emit(module(), target, find_linker(target), out)
+    return out.read_bytes()
+
+
+def test_a_library_for_this_machine_loads_and_computes(tmp_path):
+    library("cpu", tmp_path / "lib.so")
+    x = np.full((1, 3, 64), 4, np.float32)
+    y = tvm.runtime.tensor(np.empty_like(x))
+    loaded = tvm.runtime.load_module(str(tmp_path / "lib.so"))
+    run = loaded.get_function("rms_norm", query_imports=True)
+    run(tvm.runtime.tensor(x), tvm.runtime.tensor(np.ones(64, np.float32)), y)
+    np.testing.assert_allclose(y.numpy(), 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", CROSS)
+def test_a_cross_library_is_for_its_machine(tmp_path, name):
+    target = find_target(name)
+    if not is_native(target):
+        pytest.importorskip("ziglang", reason="needs zig: pip install 'mlc_compile[cross]'")
+    header = library(name, tmp_path / target.library)[:20]
+    if target.system == "macos":
+        magic, cpu = struct.unpack("<II", header[:8])
+        assert (magic, cpu) == (0xFEEDFACF, MACHO_ARM64)
+        return
+    assert header[:6] == b"\x7fELF\x02\x01"  # 64 bits, little-endian
+    kind, machine = struct.unpack("<HH", header[16:20])
+    assert (kind, machine) == (3, ELF_MACHINES[target.arch])  # a shared object
+
+
+@pytest.mark.parametrize("name", CROSS)
+def test_code_for_every_target_is_generated_without_its_linker(tmp_path, name):
+    code = tvm.compile(module(), target=tvm_target(find_target(name)))
+    code.export_library(str(tmp_path / "lib.tar"))
+    assert (tmp_path / "lib.tar").stat().st_size > 0
+
+
+@pytest.mark.parametrize("name", CROSS)
+def test_llvm_knows_the_cpu_and_features_of_every_preset(name, capfd):
+    tvm_target(find_target(name))
+    assert "not a recognized" not in capfd.readouterr().err
+
+
+def test_a_cpu_that_llvm_does_not_know_is_refused():
+    odd = msgspec.structs.replace(find_target("cpu-x86-64-v3"), mcpu="pentium9")
+    with pytest.raises(TargetError, match="LLVM knows no CPU 'pentium9'") as error:
+        tvm_target(odd)
+    assert "configs/targets/cpu-x86-64-v3.toml" in error.value.hint
+
+
+def test_the_same_model_gives_the_same_bytes_wherever_it_is_compiled(nano_checkpoint, tmp_path):
+    """Two processes, two directories, two orders of hashing."""
+    made = []
+    for seed, place in (("1", tmp_path / "a"), ("2", tmp_path / "deeper" / "b")):
+        place.mkdir(parents=True)
+        command = [sys.executable, "-m", "mlc_compile", "compile", nano_checkpoint]
+        subprocess.run(
+            [*map(str, command), "-o", str(place / "out"), "--quiet"],
+            env={**os.environ, "PYTHONHASHSEED": seed, "TVM_NUM_THREADS": seed},
+            check=True,
+            capture_output=True,
+        )
+        made.append(place / "out")
+    one, other = made
+    names = sorted(p.name for p in one.iterdir())
+    assert names == sorted(p.name for p in other.iterdir())
+    for name in set(names) - {"build-log.json"}:  # it alone holds times
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name

@@ -1,0 +1,115 @@
+"""quantized_matmul(x, parts)  ->  int8_matmul(quantize_act(x), parts), for INT4 weights."""
+
+import pytest
+from tvm import relax
+
+from mlc_compile import ops
+from mlc_compile.passes import events
+from mlc_compile.passes.quantize_activations import QuantizeActivations
+from mlc_compile.quant import SCHEMES, has_codes
+
+N, K = 24, 64
+PARTS = {"codes": (2, 2, 4, 16), "scales": (2, 2, 16)}
+INPUTS = {"x": (1, "n", K), "y": (1, "n", K), **PARTS}
+DTYPES = {"codes": "int32", "scales": "float16"}
+
+INT4 = [name for name, scheme in SCHEMES.items() if has_codes(scheme)]
+FLOAT = [name for name, scheme in SCHEMES.items() if not has_codes(scheme)]
+
+
+@pytest.fixture
+def module(graph):
+    """`module(body)`: a function of two activations and the parts of one INT4 matrix."""
+    return lambda body, **inputs: graph({**INPUTS, **inputs}, body, dtypes=DTYPES)
+
+
+def quantized(emit, x, k=K):
+    both = emit(ops.quantize_act([x], ops.Source("plain", k)))
+    return [emit(relax.TupleGetItem(both, i)) for i in range(3)]
+
+
+def matmul(emit, x, *parts, scheme="q4f16_1"):
+    return emit(ops.quantized_matmul(x, parts, N, scheme))
+
+
+@pytest.mark.parametrize("scheme", INT4)
+def test_the_activations_of_an_int4_matmul_are_quantized(module, same, scheme):
+    def before(emit, x, _y, codes, scales):
+        return matmul(emit, x, codes, scales, scheme=scheme)
+
+    def after(emit, x, _y, codes, scales):
+        return emit(ops.int8_matmul(quantized(emit, x), [codes, scales], N, None))
+
+    same(QuantizeActivations()(module(before)), module(after))
+
+
+def test_two_matmuls_of_one_tensor_share_its_quantization(module, same):
+    def before(emit, x, _y, codes, scales):
+        return emit(relax.Tuple([matmul(emit, x, codes, scales) for _ in range(2)]))
+
+    def after(emit, x, _y, codes, scales):
+        acts = quantized(emit, x)
+        products = [emit(ops.int8_matmul(acts, [codes, scales], N, None)) for _ in range(2)]
+        return emit(relax.Tuple(products))
+
+    same(QuantizeActivations()(module(before)), module(after))
+
+
+def test_two_tensors_are_quantized_each_for_itself(module, same):
+    def before(emit, x, y, codes, scales):
+        return emit(relax.Tuple([matmul(emit, a, codes, scales) for a in (x, y)]))
+
+    def after(emit, x, y, codes, scales):
+        products = [
+            emit(ops.int8_matmul(quantized(emit, a), [codes, scales], N, None)) for a in (x, y)
+        ]
+        return emit(relax.Tuple(products))
+
+    same(QuantizeActivations()(module(before)), module(after))
+
+
+def test_functions_do_not_share_a_quantization(graph, module, same):
+    def body(emit, x, _y, codes, scales):
+        return matmul(emit, x, codes, scales)
+
+    def after(emit, x, _y, codes, scales):
+        return emit(ops.int8_matmul(quantized(emit, x), [codes, scales], N, None))
+
+    def twice(of):
+        return graph(INPUTS, of, dtypes=DTYPES, name="other", also=module(of))
+
+    same(QuantizeActivations()(twice(body)), twice(after))
+
+
+@pytest.mark.parametrize("scheme", FLOAT)
+def test_matmuls_of_unquantized_weights_stay_float(module, stays, scheme):
+    def body(emit, x, _y, codes, scales):
+        return matmul(emit, x, scales, scheme=scheme)
+
+    stays(QuantizeActivations(), module(body))
+
+
+@pytest.mark.parametrize("k", [31, 48, 80])
+def test_a_width_that_groups_do_not_divide_stays_float(module, stays, k):
+    def body(emit, x, _y, codes, scales):
+        return matmul(emit, x, codes, scales)
+
+    stays(QuantizeActivations(), module(body, x=(1, "n", k)))
+
+
+def test_a_lookup_has_no_activations(graph, stays):
+    def body(emit, ids, codes, scales):
+        return emit(ops.quantized_take(ids, [codes, scales], K, "q4f16_1"))
+
+    inputs = {"ids": ("n",), **PARTS}
+    stays(QuantizeActivations(), graph(inputs, body, dtypes={**DTYPES, "ids": "int32"}))
+
+
+def test_a_second_run_changes_nothing_and_events_survive(module, stays):
+    def body(emit, x, _y, codes, scales):
+        return matmul(emit, x, codes, scales)
+
+    told = events.Event("Earlier", "w", "kept")
+    once = QuantizeActivations()(events.record(module(body), [told]))
+    assert events.read(once) == (told,)
+    stays(QuantizeActivations(), once)

@@ -1,0 +1,201 @@
+"""`attention.step`, one token in one launch, against append and attend, and against float64."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from mlc_compile.artifact import FlatKV
+from mlc_compile.ops import Attention
+from mlc_compile.schedule.kernels import attention
+from mlc_compile.target import find_target
+
+EPS = np.finfo(np.float32).eps
+LAYERS, LAYER = 3, 1  # the layer that the kernels are asked for
+NORM_EPS = 1e-6
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Heads, head size and the cache's type and page."""
+
+    h_q: int = 4
+    h_kv: int = 2
+    d: int = 32
+    dtype: str = "float32"
+    page: int = 64
+
+    @property
+    def op(self) -> Attention:
+        return Attention(0, self.h_q, self.h_kv, self.d, NORM_EPS, 1.0, (1.0,) * (self.d // 2))
+
+    @property
+    def kv(self) -> FlatKV:
+        return FlatKV(
+            layers=LAYERS, kv_heads=self.h_kv, head_dim=self.d, page=self.page, dtype=self.dtype
+        )
+
+
+class Token:
+    """A token at position `length`, and the cache before it, its pages in any order."""
+
+    def __init__(self, shape, length):
+        random = np.random.default_rng(length)
+        self.shape, self.length = shape, length
+        width = (shape.h_q + 2 * shape.h_kv) * shape.d
+        self.qkv = random.standard_normal((1, 1, width)).astype(np.float32)
+        self.gammas = [random.uniform(0.5, 2, shape.d).astype(np.float32) for _ in range(2)]
+        turns = random.uniform(0, 7, (1, shape.d // 2))
+        self.angles = np.concatenate([np.cos(turns), np.sin(turns)], axis=-1).astype(np.float32)
+        pages = length // shape.page + 3  # two that no token is in
+        k = random.standard_normal((LAYERS, pages, shape.h_kv, shape.d, shape.page))
+        v = random.standard_normal((LAYERS, pages, shape.h_kv, shape.page, shape.d))
+        self.k, self.v = k.astype(shape.dtype), v.astype(shape.dtype)
+        self.table = random.permutation(pages).astype(np.int32)
+        self.at = np.array([length], np.int32)
+
+    @property
+    def inputs(self):
+        cache = (self.k, self.v, self.table, self.at)
+        return (self.qkv, *self.gammas, self.angles, *cache, LAYER)
+
+    def exact(self):
+        """float64 o[h_q, d], and how far from it float32 may be.
+
+        The new key and query are off by some 2 d eps of values of a few units, so a score by
+        their product's sum; from there on as for `attend` in test_attention.py.
+        """
+        s, n = self.shape, self.length + 1
+        heads = self.qkv[0, 0].reshape(-1, s.d).astype(float)
+        q, k, v = np.split(heads, [s.h_q, s.h_q + s.h_kv])
+        q, k = (self._turned(x, gamma) for x, gamma in zip((q, k), self.gammas, strict=True))
+        stored_k, stored_v = k.astype(s.dtype), v.astype(s.dtype)
+        keys = self._tokens(self.k.transpose(0, 1, 4, 2, 3), stored_k)[:n]
+        values = self._tokens(self.v.transpose(0, 1, 3, 2, 4), stored_v)[:n]
+        keys, values = (a.repeat(s.h_q // s.h_kv, axis=1) for a in (keys, values))
+        scores = np.einsum("hd,nhd->hn", q, keys) / np.sqrt(s.d)
+        doubt = (s.d + 4) * EPS * np.einsum("hd,nhd->hn", np.abs(q), np.abs(keys)) / np.sqrt(s.d)
+        # The key is rounded to the cache's type from float32, here from float64: a unit apart.
+        doubt[:, -1] += np.finfo(s.dtype).eps * np.abs(q * keys[-1]).sum(axis=-1) / np.sqrt(s.d)
+        doubt += 2 * s.d * EPS * np.abs(keys).sum(axis=-1).T / np.sqrt(s.d)
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        weights /= weights.sum(axis=-1, keepdims=True)
+        share = np.expm1(2 * doubt.max(axis=-1)) + (n + 40) * EPS
+        largest = np.einsum("hn,nhd->hd", weights, np.abs(values))
+        return np.einsum("hn,nhd->hd", weights, values), share[:, None] * largest
+
+    def _turned(self, x, gamma):
+        x = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + NORM_EPS) * gamma
+        cos, sin = np.split(self.angles[0].astype(float), 2)
+        a, b = np.split(x, 2, axis=-1)
+        return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+    def _tokens(self, pages, new):
+        """[n, h_kv, d] in the order of tokens, from [layer, page, slot, h_kv, d]."""
+        flat = pages[LAYER, self.table].reshape(-1, self.shape.h_kv, self.shape.d).astype(float)
+        flat[self.length] = new
+        return flat
+
+
+@pytest.fixture
+def kernels(compile_kernel, unwritten):
+    """`kernels(shape)`: (step, append then attend), each Token -> o[h_q, d], k_pages, v_pages."""
+
+    def make(shape, level="cpu"):
+        target = find_target(level)
+        step = compile_kernel(attention.step(shape.op, shape.kv, target), level)
+        append = compile_kernel(attention.append(shape.op, shape.kv, 1), level)
+        attend = compile_kernel(attention.attend(shape.op, shape.kv, target, 1), level)
+
+        def at_once(token):
+            *_, k, v, _, _, o = step(*token.inputs, unwritten((1, 1, shape.h_q * shape.d)))
+            return o.reshape(shape.h_q, shape.d), k, v
+
+        def in_two(token):
+            q = unwritten((1, 1, shape.h_q, shape.d))
+            *_, k, v, table, at, q = append(*token.inputs, q)
+            o = unwritten((1, 1, shape.h_q * shape.d))
+            *_, o = attend(q, k, v, table, at, LAYER, o)
+            return o.reshape(shape.h_q, shape.d), k, v
+
+        return at_once, in_two
+
+    return make
+
+
+def check(kernels, token):
+    at_once, in_two = kernels
+    (o, k, v), (o2, k2, v2) = at_once(token), in_two(token)
+    np.testing.assert_array_equal(k, k2)
+    np.testing.assert_array_equal(v, v2)
+    exact, bound = token.exact()
+    assert (np.abs(o - exact) <= bound).all()
+    np.testing.assert_allclose(o, o2, rtol=0, atol=8 * EPS)  # the same steps, fused otherwise
+
+
+@pytest.mark.parametrize(
+    ("h_q", "h_kv", "dtype"),
+    [
+        (1, 1, "float32"),
+        (6, 2, "float16"),
+        (4, 1, "float16"),
+        (5, 1, "float32"),
+        (16, 8, "float16"),
+    ],
+)
+def test_query_heads_share_their_key_head(kernels, h_q, h_kv, dtype):
+    shape = Shape(h_q=h_q, h_kv=h_kv, dtype=dtype)
+    check(kernels(shape), Token(shape, 70))
+
+
+@pytest.mark.parametrize("d", [16, 48, 128])
+def test_heads_of_any_size(kernels, d):
+    shape = Shape(h_q=2, h_kv=1, d=d, dtype="float16")
+    check(kernels(shape), Token(shape, 65))
+
+
+@pytest.mark.parametrize("page", [16, 64])
+def test_over_the_ends_of_pages(kernels, page):
+    shape = Shape(page=page)
+    both = kernels(shape)
+    for length in (0, 1, 15, 16, 17, 62, 63, 64, 65, 127, 128, 300):
+        check(both, Token(shape, length))
+
+
+def test_every_level_agrees(kernels, level):
+    shape = Shape(dtype="float16")
+    check(kernels(shape, level), Token(shape, 90))
+
+
+def test_only_the_token_s_own_slot_is_written(kernels):
+    shape = Shape(page=16)
+    at_once, _ = kernels(shape)
+    token = Token(shape, 37)
+    _, k, v = at_once(token)
+    page, slot = token.table[37 // 16], 37 % 16
+    assert (k[LAYER, page, :, :, slot] != token.k[LAYER, page, :, :, slot]).any()
+    k[LAYER, page, :, :, slot] = token.k[LAYER, page, :, :, slot]
+    v[LAYER, page, :, slot] = token.v[LAYER, page, :, slot]
+    np.testing.assert_array_equal(k, token.k)
+    np.testing.assert_array_equal(v, token.v)
+
+
+def test_steps_append_to_one_another(kernels):
+    """A token sees what the steps before it wrote."""
+    shape = Shape(page=16)
+    at_once, _ = kernels(shape)
+    first = Token(shape, 15)
+    _, k, v = at_once(first)
+    second = Token(shape, 16)
+    second.k, second.v, second.table = k.copy(), v.copy(), first.table
+    exact, bound = second.exact()
+    assert (np.abs(at_once(second)[0] - exact) <= bound).all()
+
+
+def test_what_was_in_the_slot_before_does_not_count(kernels):
+    shape = replace(Shape(), dtype="float16")
+    at_once, _ = kernels(shape)
+    clean, stale = Token(shape, 64), Token(shape, 64)
+    page = stale.table[1]
+    stale.k[LAYER, page], stale.v[LAYER, page] = 6e4, 6e4
+    np.testing.assert_array_equal(at_once(clean)[0], at_once(stale)[0])

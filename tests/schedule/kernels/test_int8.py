@@ -1,0 +1,255 @@
+"""INT4 weights times int8 activations against exact integer sums.
+
+A group's sum is an integer below 2**24, exact in float32, so only the multiplications by the
+scales and the additions of g groups round: at most g + 3 roundings of what is summed, one
+more with a residual. The bound takes eps, twice the unit roundoff, for each.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from mlc_compile import ops
+from mlc_compile.layout import GROUP
+from mlc_compile.schedule.kernels import int8, quantize
+from mlc_compile.schedule.kernels.dot import dot_for
+from mlc_compile.schedule.kernels.weights import codec_of
+from mlc_compile.target import find_target
+
+EPS = np.finfo(np.float32).eps
+NORM_EPS = 1e-6
+
+with_or_without = pytest.mark.parametrize("residual", [False, True])
+every_source = pytest.mark.parametrize("kind", ops.SOURCES)
+
+
+@dataclass(frozen=True)
+class Acts:
+    """Quantized rows as `gemm` takes them; codes are int8 [m, k], scales f32 [m, k / 32]."""
+
+    codes: np.ndarray
+    scales: np.ndarray
+
+    @property
+    def arrays(self):
+        words = np.ascontiguousarray(self.codes.astype(np.int8)).view("<i4")
+        sums = self.codes.reshape(len(self.codes), -1, GROUP).sum(axis=-1)
+        return words[None], self.scales[None], (-7 * sums).astype(np.int32)[None]
+
+
+def acts_of(m, k, random, low=-127, high=127):
+    codes = random.integers(low, high + 1, (m, k))
+    return Acts(codes, random.uniform(0.001, 2, (m, k // GROUP)).astype(np.float32))
+
+
+@pytest.fixture
+def weights(int4_matrix):
+    """`weights(n, k)`: random codes 0..15 and scales, one row of w all zero."""
+
+    def make(n, k, dtype="float16"):
+        random = np.random.default_rng([n, k])
+        codes = random.integers(0, 16, (n, k))
+        scales = random.uniform(-0.1, 0.1, (n, k // GROUP)).astype(dtype)
+        codes[n // 2], scales[n // 2] = 7, 0
+        return int4_matrix(codes, scales)
+
+    return make
+
+
+def codec(matrix):
+    return codec_of([(a.shape, str(a.dtype)) for a in matrix.packed])
+
+
+def check(y, acts, matrix, base=None):
+    m = len(acts.codes)
+    n, g = matrix.scales.shape
+    grouped = acts.codes.reshape(m, g, GROUP), (matrix.codes - 7).reshape(n, g, GROUP)
+    terms = np.einsum("mgk,ngk->mng", *grouped) * (
+        acts.scales.astype(float)[:, None] * matrix.scales[None]
+    )
+    exact = terms.sum(axis=-1)
+    bound = (g + 3) * EPS * np.abs(terms).sum(axis=-1)
+    if base is not None:
+        exact = exact + base
+        bound = bound + EPS * (np.abs(exact) + np.abs(base))
+    assert y.shape == (1, m, n)
+    assert (np.abs(y[0] - exact) <= bound).all()  # also false for NaN: what was left unwritten
+
+
+class Gemm:
+    """`gemm` of one matrix for one target."""
+
+    def __init__(self, compile_kernel, matrix, row, *, residual=False):
+        self.matrix, self.n, self.residual = matrix, len(matrix.codes), residual
+        tile = int8.Tile.of(row, codec(matrix))
+        func = int8.gemm(codec(matrix), self.n, dot_for(row), tile, residual=residual)
+        self.run = compile_kernel(func, row.name)
+
+    def check(self, acts, random):
+        m = len(acts.codes)
+        base = [random.standard_normal((1, m, self.n)).astype(np.float32)] * self.residual
+        y = np.full((1, m, self.n), np.nan, np.float32)
+        *_, y = self.run(*acts.arrays, *self.matrix.packed, *base, y)
+        check(y, acts, self.matrix, *(b[0] for b in base))
+
+
+class Gemv:
+    """`gemv` of one matrix and one source; what the quantization gives is taken as it is."""
+
+    def __init__(self, compile_kernel, matrix, row, kind="plain", *, residual=False):
+        self.matrix, self.kind, self.residual = matrix, kind, residual
+        self.n, self.k = matrix.codes.shape
+        source = quantize.SOURCES[kind](self.k, NORM_EPS)
+        func = int8.gemv(codec(matrix), self.n, source, dot_for(row), residual=residual)
+        self.run = compile_kernel(func, row.name)
+        self.quantize = compile_kernel(quantize.quantize(source), row.name)
+
+    def inputs(self, random):
+        x = random.standard_normal((1, 1, 2 * self.k if self.kind == "swiglu" else self.k))
+        gammas = [random.standard_normal(self.k)] * (self.kind == "rms_norm")
+        return [a.astype(np.float32) for a in (x, *gammas)]
+
+    def acts(self, inputs):
+        outs = (self.k // 4, np.int32), (self.k // GROUP, np.float32), (self.k // GROUP, np.int32)
+        blank = [np.zeros((1, 1, width), dtype) for width, dtype in outs]
+        *_, codes, scales, _ = self.quantize(*inputs, *blank)
+        return Acts(codes.view(np.int8)[0].astype(np.int64), scales[0])
+
+    def __call__(self, inputs, base=()):
+        y = np.full((1, 1, self.n), np.nan, np.float32)
+        *_, y = self.run(*inputs, *self.matrix.packed, *base, y)
+        return y
+
+    def check(self, inputs, random):
+        base = [random.standard_normal((1, 1, self.n)).astype(np.float32)] * self.residual
+        y = self(inputs, base)
+        check(y, self.acts(inputs), self.matrix, *(b[0] for b in base))
+
+
+# ---- gemv -------------------------------------------------------------------------------
+
+
+@with_or_without
+@every_source
+def test_gemv_is_exact_with_every_instruction(compile_kernel, weights, dot_row, kind, residual):
+    gemv = Gemv(compile_kernel, weights(48, 96), dot_row, kind, residual=residual)
+    random = np.random.default_rng(1)
+    gemv.check(gemv.inputs(random), random)
+
+
+@with_or_without
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(("n", "k"), [(1, 32), (15, 64), (16, 32), (33, 160), (112, 1024)])
+def test_gemv_takes_any_rows_and_groups(compile_kernel, weights, n, k, dtype, residual):
+    matrix = weights(n, k, dtype)
+    gemv = Gemv(compile_kernel, matrix, find_target("cpu"), residual=residual)
+    random = np.random.default_rng(2)
+    gemv.check(gemv.inputs(random), random)
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-40, 1.0, -1.0, 1e20])
+def test_gemv_of_equal_activations(compile_kernel, weights, dot_row, size):
+    gemv = Gemv(compile_kernel, weights(33, 96), dot_row)
+    x = np.full((1, 1, 96), size, np.float32)
+    gemv.check([x], np.random.default_rng(3))
+    if size == 0.0:
+        assert (gemv([x]) == 0).all()
+
+
+def test_gemv_of_an_outlier(compile_kernel, weights, dot_row):
+    gemv = Gemv(compile_kernel, weights(32, 96), dot_row)
+    (x,) = gemv.inputs(np.random.default_rng(4))
+    x[0, 0, 50] = 1e30
+    gemv.check([x], np.random.default_rng(4))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_is_not_finite_reaches_every_row_of_gemv(compile_kernel, weights, bad):
+    matrix = weights(32, 96)
+    gemv = Gemv(compile_kernel, matrix, find_target("cpu"))
+    (x,) = gemv.inputs(np.random.default_rng(5))
+    x[0, 0, 50] = bad
+    assert not np.isfinite(gemv([x])).any()
+
+
+# ---- gemm -------------------------------------------------------------------------------
+
+
+@with_or_without
+def test_gemm_is_exact_with_every_instruction(compile_kernel, weights, dot_row, residual):
+    gemm = Gemm(compile_kernel, weights(64, 96), dot_row, residual=residual)
+    random = np.random.default_rng(6)
+    for m in (1, 2, 11, 12, 33):
+        gemm.check(acts_of(m, 96, random), random)
+
+
+@with_or_without
+def test_gemm_takes_any_number_of_tokens(compile_kernel, weights, residual):
+    gemm = Gemm(compile_kernel, weights(32, 64), find_target("cpu"), residual=residual)
+    random = np.random.default_rng(7)
+    for m in range(1, 34):
+        gemm.check(acts_of(m, 64, random), random)
+
+
+@with_or_without
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(("n", "k"), [(1, 32), (15, 64), (17, 96), (33, 160), (48, 32), (112, 512)])
+def test_gemm_takes_any_rows_and_groups(compile_kernel, weights, n, k, dtype, residual):
+    gemm = Gemm(compile_kernel, weights(n, k, dtype), find_target("cpu"), residual=residual)
+    random = np.random.default_rng(8)
+    for m in (1, 3, 13, 26):
+        gemm.check(acts_of(m, k, random), random)
+
+
+@pytest.mark.parametrize("code", [0, 15])
+@pytest.mark.parametrize("act", [-127, 127])
+def test_gemm_of_extremes(compile_kernel, int4_matrix, dot_row, code, act):
+    matrix = int4_matrix(np.full((32, 128), code), np.ones((32, 4), np.float16))
+    gemm = Gemm(compile_kernel, matrix, dot_row)
+    random = np.random.default_rng(9)
+    gemm.check(acts_of(5, 128, random, act, act), random)
+
+
+def test_rows_without_activations_are_zero_or_the_residual(compile_kernel, weights, dot_row):
+    matrix = weights(48, 64)
+    acts = acts_of(7, 64, np.random.default_rng(10))
+    acts.scales[3] = 0
+    acts.codes[3] = 0
+    for residual in (False, True):
+        gemm = Gemm(compile_kernel, matrix, dot_row, residual=residual)
+        base = [np.random.default_rng(11).standard_normal((1, 7, 48)).astype(np.float32)] * residual
+        y = np.full((1, 7, 48), np.nan, np.float32)
+        *_, y = gemm.run(*acts.arrays, *matrix.packed, *base, y)
+        np.testing.assert_array_equal(y[0, 3], base[0][0, 3] if base else np.zeros(48))
+
+
+def test_a_zero_weight_row_gives_zero(compile_kernel, weights, dot_row):
+    matrix = weights(33, 96)
+    gemm = Gemm(compile_kernel, matrix, dot_row)
+    y = np.full((1, 9, 33), np.nan, np.float32)
+    *_, y = gemm.run(*acts_of(9, 96, np.random.default_rng(12)).arrays, *matrix.packed, y)
+    assert (y[0, :, 16] == 0).all()
+
+
+def test_gemm_and_gemv_agree_on_one_row(compile_kernel, weights, dot_row):
+    matrix = weights(48, 1024)
+    gemv, gemm = (kind(compile_kernel, matrix, dot_row) for kind in (Gemv, Gemm))
+    inputs = gemv.inputs(np.random.default_rng(13))
+    *_, y = gemm.run(
+        *gemv.acts(inputs).arrays, *matrix.packed, np.full((1, 1, 48), np.nan, np.float32)
+    )
+    np.testing.assert_array_equal(gemv(inputs), y)
+
+
+@pytest.mark.parametrize(
+    "preset", ["cpu-x86-64-v3", "cpu-x86-64-v4", "cpu-sapphirerapids", "cpu-aarch64-dotprod"]
+)
+@pytest.mark.parametrize("n", [48, 64])
+def test_a_tile_fits_the_registers(weights, preset, n):
+    target = find_target(preset)
+    tile = int8.Tile.of(target, codec(weights(n, 64)))
+    sums = 2 * tile.m * tile.blocks * (16 // min(16, target.f32_lanes))  # integers and floats
+    assert tile.m >= 1
+    assert (n // 16) % tile.blocks == 0
+    assert target.vector_registers / 2 <= sums <= target.vector_registers * 3 / 4

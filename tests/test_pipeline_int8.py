@@ -1,0 +1,137 @@
+"""INT8 activations in the whole pipeline: who decides, and how many kernels a token costs."""
+
+from collections import Counter
+
+import pytest
+
+from mlc_compile import ops
+from mlc_compile.artifact import FlatKV, Limits
+from mlc_compile.checkpoint import read_config
+from mlc_compile.driver.compile import Options, choose_activations
+from mlc_compile.emit.cpu import tvm_target
+from mlc_compile.errors import ConfigError, TargetError
+from mlc_compile.model import load_config
+from mlc_compile.model.qwen3 import export
+from mlc_compile.passes.rewrite import bindings_of
+from mlc_compile.pipeline import Plan, phases
+from mlc_compile.quant import SCHEMES, has_codes
+from mlc_compile.schedule.kernels.dot import DOTS
+from mlc_compile.target import find_target
+
+INT4 = [name for name, scheme in SCHEMES.items() if has_codes(scheme)]
+FLOAT = [name for name, scheme in SCHEMES.items() if not has_codes(scheme)]
+LAYERS = 2  # of the nano model
+
+DEFAULTS = {
+    "cpu-x86-64-v2": "float32",
+    "cpu-x86-64-v3": "int8",
+    "cpu-x86-64-v4": "int8",
+    "cpu-sapphirerapids": "int8",
+    "cpu-aarch64": "float32",
+    "cpu-aarch64-dotprod": "int8",
+}
+
+
+@pytest.mark.parametrize("target", DEFAULTS)
+@pytest.mark.parametrize("scheme", INT4)
+def test_int4_takes_int8_activations_where_the_target_multiplies_them(target, scheme):
+    assert choose_activations(find_target(target), scheme, Options()) == DEFAULTS[target]
+
+
+@pytest.mark.parametrize("asked", ["int8", "float32"])
+def test_what_is_asked_for_is_done(asked):
+    options = Options(activations=asked)
+    assert choose_activations(find_target("cpu-x86-64-v3"), "q4f16_1", options) == asked
+
+
+@pytest.mark.parametrize("scheme", FLOAT)
+@pytest.mark.parametrize("asked", [None, "float32"])
+def test_unquantized_weights_take_float_activations(scheme, asked):
+    options = Options(activations=asked)
+    assert choose_activations(find_target("cpu-x86-64-v4"), scheme, options) == "float32"
+
+
+@pytest.mark.parametrize("scheme", FLOAT)
+def test_int8_with_unquantized_weights_is_refused(scheme):
+    with pytest.raises(ConfigError, match=f"scheme {scheme} has no integers") as error:
+        choose_activations(find_target("cpu-x86-64-v4"), scheme, Options(activations="int8"))
+    assert error.value.exit_code == 2
+    assert "--activations float32" in error.value.hint
+
+
+@pytest.mark.parametrize("target", [t for t, default in DEFAULTS.items() if default == "float32"])
+def test_int8_without_an_instruction_for_it_is_refused_by_what_is_missing(target):
+    with pytest.raises(TargetError, match=f"{target} has no int8 dot product") as error:
+        choose_activations(find_target(target), "q4f16_1", Options(activations="int8"))
+    assert error.value.exit_code == 4
+    assert all(dot.feature in str(error.value) for dot in DOTS)
+
+
+@pytest.fixture(scope="module")
+def kernels(nano_checkpoint):
+    """`kernels("decode", "cpu-x86-64-v3", "q4f16_1")`: kernel, without its number -> calls."""
+    config = load_config(read_config(nano_checkpoint), "config.json")
+    done = {}
+
+    def lowered(target, scheme):
+        row = find_target(target)
+        mod, names = export(config, tied=True)
+        plan = Plan(
+            target=row,
+            scheme=scheme,
+            kv=FlatKV(
+                layers=config.num_hidden_layers,
+                kv_heads=config.num_key_value_heads,
+                head_dim=config.head_dim,
+                page=64,
+                dtype=SCHEMES[scheme].norm_dtype,
+            ),
+            limits=Limits(context=256, prefill_chunk=64),
+            weight_names=names,
+            rope=config.rope,
+            activations=choose_activations(row, scheme, Options()),
+        )
+        with tvm_target(row):
+            for phase in phases(plan):
+                if phase.name == "memory":
+                    return mod
+                for step in phase.passes:
+                    mod = step(mod)
+        raise AssertionError("no phase plans memory")
+
+    def count(function, target, scheme):
+        if (target, scheme) not in done:
+            done[target, scheme] = lowered(target, scheme)
+        values = bindings_of(done[target, scheme][function]).values()
+        return Counter(
+            str(value.args[0].name_hint).rstrip("0123456789")
+            for value in values
+            if any(ops.is_call(value, f"relax.call_tir{kind}") for kind in ("", "_inplace"))
+        )
+
+    return count
+
+
+@pytest.mark.parametrize("target", ["cpu-x86-64-v3", "cpu-x86-64-v4", "cpu-aarch64-dotprod"])
+@pytest.mark.parametrize("scheme", INT4)
+def test_a_decoded_token_costs_five_launches_a_layer(kernels, target, scheme):
+    got = kernels("decode", target, scheme)
+    assert got == {
+        # qkv with the norm before it, o with the residual, gate and up with the norm before
+        # them, down with SwiGLU before it and the residual; and the head with the last norm.
+        "int8_gemv": 4 * LAYERS + 1,
+        "flat_step": LAYERS,
+        "rope_angles": 1,
+    }
+
+
+def test_a_prefilled_chunk_costs_ten_launches_a_layer(kernels):
+    assert kernels("prefill", "cpu-x86-64-v3", "q4f16_1") == {
+        "quantize_act": 4 * LAYERS,  # the norms and SwiGLU are in them
+        "int8_gemm": 4 * LAYERS,  # and the residuals in these
+        "flat_append": LAYERS,
+        "flat_attend": LAYERS,
+        "rope_angles": 1,
+        "last_position": 1,
+        "int8_gemv": 1,  # the head, for one token
+    }
