@@ -1,18 +1,22 @@
 """How the arrays of a weight are packed for kernels: pure data movement, values untouched.
 
-A layout takes the parts that a quantization scheme made of w[n, k] and says what shapes
-the library wants (`shapes`) and how to get them (`pack`); `unpack(pack(x)) == x`.
+A layout takes the parts that a quantization scheme made of w[n, k] and says what arrays
+the library wants (`shapes`) and how to get them (`pack`); `unpack` is the inverse.
 
 `rows16` is the packing of every CPU kernel. Rows go in blocks of 16, one vector lane a
 row; n is padded with zero rows to a multiple of 16.
 
-    q_weight  u32[n, k/8]      -> i32[n/16, k/32, 4, 16]
-    q_scale   f16|f32[n, k/32] -> [n/16, k/32, 16]
-    weight    f16|f32[n, k]    -> [n/16, k, 16]
+    weight f16|f32[n, k]           ->  weight [n/16, k, 16]
+    q_weight u32[n, k/8]           ->  packed i32[n/16, pairs, 128 + scales]
+    q_scale f16|f32[n, k/32]           pairs = ceil(k/32 / 2)
 
-In a word of `q_weight`, lane r and step j: byte b holds the codes of k = 32 g + 4 j + b
-(low nibble) and of k + 16 (high nibble). Masking a word with 0x0F0F0F0F thus yields four
-consecutive k as bytes, which is what vpdpbusd, sdot and an AMX B tile take.
+A matmul over INT4 weights reads one stream: for each pair of groups of 32 k the codes of
+both, 64 words each, then their scales, 16 float16 (8 words) or float32 (16 words) each: 9
+or 10 whole cache lines. An odd last group is paired with zeros.
+
+Of a group's 64 words, word 16 j + r is lane r, step j: byte b holds the codes of
+k = 4 j + b (low nibble) and of k + 16 (high nibble). Masking it with 0x0F0F0F0F thus yields
+four consecutive k as bytes, which is what vpdpbusd, sdot and an AMX B tile take.
 """
 
 from dataclasses import dataclass
@@ -30,6 +34,7 @@ Shapes = dict[str, tuple[tuple[int, ...], str]]  # suffix -> (shape, dtype)
 ROWS: Final = 16
 GROUP: Final = 32  # codes along k that share a scale
 NIBBLES: Final = 8
+GROUP_WORDS: Final = ROWS * GROUP // NIBBLES  # int32 words of a group's codes in a block
 
 
 class Layout(Protocol):
@@ -40,13 +45,13 @@ class Layout(Protocol):
         """The key in `LAYOUTS`, in the weight plan and in `Target.layout`."""
 
     def shapes(self, neutral: Shapes) -> Shapes:
-        """Packed shapes and dtypes of the parts, in parameter order."""
+        """Packed shapes and dtypes, in parameter order."""
 
     def pack(self, parts: Parts) -> Parts:
-        """Packed arrays of the parts, contiguous."""
+        """Packed arrays of a weight's parts, contiguous."""
 
-    def unpack(self, parts: Parts, rows: int) -> Parts:
-        """The inverse of `pack`; `rows` is n, without the padding."""
+    def unpack(self, packed: Parts, neutral: Shapes) -> Parts:
+        """The parts of shapes `neutral` that `packed` was made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +61,33 @@ class Rows16:
     name: str = "rows16"
 
     def shapes(self, neutral: Shapes) -> Shapes:
-        return {
-            suffix: (_ROWS16[suffix].shape(shape), _ROWS16[suffix].dtype(dtype))
-            for suffix, (shape, dtype) in neutral.items()
-        }
+        if "weight" in neutral:
+            (n, k), dtype = neutral["weight"]
+            return {"weight": ((_blocks(n), k, ROWS), dtype)}
+        (n, groups), dtype = neutral["q_scale"]
+        return {"packed": ((_blocks(n), _pairs(groups), pair_words(dtype)), "int32")}
 
     def pack(self, parts: Parts) -> Parts:
-        return {suffix: _ROWS16[suffix].pack(_pad_rows(a)) for suffix, a in parts.items()}
+        if "weight" in parts:
+            return {"weight": _to_lanes(parts["weight"])}
+        codes = _to_words(_pad_rows(parts["q_weight"]))
+        scales = _to_lanes(parts["q_scale"]).view("<i4")  # (block, group, words)
+        paired = [_paired(codes), _paired(scales)]
+        return {"packed": np.concatenate(paired, axis=-1)}
 
-    def unpack(self, parts: Parts, rows: int) -> Parts:
-        return {suffix: _ROWS16[suffix].unpack(a)[:rows] for suffix, a in parts.items()}
+    def unpack(self, packed: Parts, neutral: Shapes) -> Parts:
+        if "weight" in packed:
+            (n, _), _ = neutral["weight"]
+            return {"weight": _from_lanes(packed["weight"])[:n]}
+        (n, groups), dtype = neutral["q_scale"]
+        blocks, pairs, _ = packed["packed"].shape
+        codes = packed["packed"][..., : 2 * GROUP_WORDS].reshape(blocks, 2 * pairs, 4, ROWS)
+        scales = np.ascontiguousarray(packed["packed"][..., 2 * GROUP_WORDS :]).view(dtype)
+        scales = scales.reshape(blocks, 2 * pairs, ROWS)
+        return {
+            "q_weight": _from_words(codes[:, :groups])[:n],
+            "q_scale": _from_lanes(scales[:, :groups])[:n],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,68 +102,21 @@ class Wide:
     def pack(self, parts: Parts) -> Parts:
         return {suffix: np.ascontiguousarray(a, np.float32) for suffix, a in parts.items()}
 
-    def unpack(self, parts: Parts, rows: int) -> Parts:
-        return {suffix: a[:rows] for suffix, a in parts.items()}
+    def unpack(self, packed: Parts, neutral: Shapes) -> Parts:
+        return {suffix: a.astype(neutral[suffix][1]) for suffix, a in packed.items()}
 
 
 LAYOUTS: Final[dict[str, Layout]] = {x.name: x for x in (Rows16(), Wide())}
 
 
-@dataclass(frozen=True, slots=True)
-class _Codes:
-    def shape(self, neutral: tuple[int, ...]) -> tuple[int, ...]:
-        n, words = neutral
-        return (_blocks(n), words * NIBBLES // GROUP, 4, ROWS)
-
-    def dtype(self, neutral: str) -> str:
-        assert neutral == "uint32"
-        return "int32"
-
-    def pack(self, a: Array) -> Array:
-        n, words = a.shape
-        groups = words * NIBBLES // GROUP
-        shifts = np.arange(NIBBLES, dtype=np.uint32) * 4
-        codes = ((a[:, :, None] >> shifts) & 15).astype(np.uint8)
-        # (block, row, group, half, step, byte) -> (block, group, half, step, row, byte)
-        codes = codes.reshape(n // ROWS, ROWS, groups, 2, 4, 4).transpose(0, 2, 3, 4, 1, 5)
-        packed = codes[:, :, 0] | (codes[:, :, 1] << 4)
-        return np.ascontiguousarray(packed).view("<i4").reshape(n // ROWS, groups, 4, ROWS)
-
-    def unpack(self, a: Array) -> Array:
-        blocks, groups, _, _ = a.shape
-        packed = np.ascontiguousarray(a).view(np.uint8).reshape(blocks, groups, 4, ROWS, 4)
-        codes = np.stack([packed & 15, packed >> 4], axis=2).transpose(0, 4, 1, 2, 3, 5)
-        codes = codes.reshape(blocks * ROWS, groups * GROUP // NIBBLES, NIBBLES).astype(np.uint32)
-        shifts = np.arange(NIBBLES, dtype=np.uint32) * 4
-        words: Array = np.bitwise_or.reduce(codes << shifts, axis=-1)
-        return words
+def pair_words(scale_dtype: str) -> int:
+    """int32 words of a pair of groups in `rows16`: codes, then scales."""
+    return 2 * (GROUP_WORDS + scale_words(scale_dtype))
 
 
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    """[n, c] -> [n/16, c, 16]."""
-
-    def shape(self, neutral: tuple[int, ...]) -> tuple[int, ...]:
-        n, c = neutral
-        return (_blocks(n), c, ROWS)
-
-    def dtype(self, neutral: str) -> str:
-        return neutral
-
-    def pack(self, a: Array) -> Array:
-        n, c = a.shape
-        return np.ascontiguousarray(a.reshape(n // ROWS, ROWS, c).transpose(0, 2, 1))
-
-    def unpack(self, a: Array) -> Array:
-        blocks, c, _ = a.shape
-        return a.transpose(0, 2, 1).reshape(blocks * ROWS, c)
-
-
-_ROWS16: Final[dict[str, _Codes | _Columns]] = {
-    "q_weight": _Codes(),
-    "q_scale": _Columns(),
-    "weight": _Columns(),
-}
+def scale_words(scale_dtype: str) -> int:
+    """int32 words of one group's scales: one for each of 16 rows."""
+    return ROWS * np.dtype(scale_dtype).itemsize // 4
 
 
 def place(name: str, shapes: Shapes, offset: int) -> tuple[tuple[Part, ...], int]:
@@ -164,6 +139,53 @@ def _blocks(n: int) -> int:
     return -(-n // ROWS)
 
 
+def _pairs(groups: int) -> int:
+    return -(-groups // 2)
+
+
 def _pad_rows(a: Array) -> Array:
     missing = -a.shape[0] % ROWS
     return np.pad(a, ((0, missing), (0, 0))) if missing else a
+
+
+def _paired(a: Array) -> Array:
+    """(block, group, words) -> (block, pair, 2 words), an odd last group beside zeros."""
+    blocks, groups, words = a.shape
+    if groups % 2:
+        a = np.pad(a, ((0, 0), (0, 1), (0, 0)))
+    return a.reshape(blocks, _pairs(groups), 2 * words)
+
+
+def _to_lanes(a: Array) -> Array:
+    """[n, c] -> [n/16, c, 16]."""
+    padded = _pad_rows(a)
+    n, c = padded.shape
+    return np.ascontiguousarray(padded.reshape(n // ROWS, ROWS, c).transpose(0, 2, 1))
+
+
+def _from_lanes(a: Array) -> Array:
+    blocks, c, _ = a.shape
+    return a.transpose(0, 2, 1).reshape(blocks * ROWS, c)
+
+
+def _to_words(a: Array) -> Array:
+    """u32[n, k/8] -> i32[n/16, k/32, 64]."""
+    n, words = a.shape
+    groups = words * NIBBLES // GROUP
+    shifts = np.arange(NIBBLES, dtype=np.uint32) * 4
+    codes = ((a[:, :, None] >> shifts) & 15).astype(np.uint8)
+    # (block, row, group, half, step, byte) -> (block, group, half, step, row, byte)
+    codes = codes.reshape(n // ROWS, ROWS, groups, 2, 4, 4).transpose(0, 2, 3, 4, 1, 5)
+    packed = codes[:, :, 0] | (codes[:, :, 1] << 4)
+    return np.ascontiguousarray(packed).view("<i4").reshape(n // ROWS, groups, GROUP_WORDS)
+
+
+def _from_words(a: Array) -> Array:
+    """i32[n/16, k/32, 4, 16] -> u32[n, k/8]."""
+    blocks, groups, _, _ = a.shape
+    packed = np.ascontiguousarray(a).view(np.uint8).reshape(blocks, groups, 4, ROWS, 4)
+    codes = np.stack([packed & 15, packed >> 4], axis=2).transpose(0, 4, 1, 2, 3, 5)
+    codes = codes.reshape(blocks * ROWS, groups * GROUP // NIBBLES, NIBBLES).astype(np.uint32)
+    shifts = np.arange(NIBBLES, dtype=np.uint32) * 4
+    words: Array = np.bitwise_or.reduce(codes << shifts, axis=-1)
+    return words

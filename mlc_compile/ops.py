@@ -221,6 +221,11 @@ def is_one_row(expr: relax.Expr) -> bool:
     return isinstance(m, IntImm) and int(m) == 1
 
 
+def with_args(call: relax.Call, args: Sequence[relax.Expr]) -> relax.Call:
+    """The same operator and attributes on other arguments."""
+    return relax.Call(call.op, list(args), call.attrs)
+
+
 def shape_of(expr: relax.Expr) -> list[relax.Expr]:
     """The dimensions of a tensor whose shape is known."""
     return list(expr.ty.shape.values)

@@ -14,7 +14,7 @@ from typing import Final, Protocol, runtime_checkable
 import numpy as np
 
 from mlc_compile.artifact import FlatKV, Manifest, Part
-from mlc_compile.layout import NIBBLES, ROWS
+from mlc_compile.layout import GROUP, ROWS
 from mlc_compile.runtime.load import plan_parts
 
 # Kernels that touch, of all that they are given, only as many rows as their result has.
@@ -76,9 +76,9 @@ class AddressBook:
             nbytes=sum(_weight_bytes(part, most) for part in parts)
             + pages * self._page_bytes(most, before + rows)
             + sum(_activation_bytes(t, most) for t in others),
-            multiply_adds=0 if partial else rows * sum(map(_codes, parts)),
+            multiply_adds=0 if partial else rows * sum(map(_numbers, parts)),
             weights=frozenset(_family(part) for part in parts),
-            integers=any(_is_codes(part) for part in parts),
+            integers=any(_is_integers(part) for part in parts),
         )
 
     def _knows(self, tensor: Tensor) -> bool:
@@ -104,20 +104,22 @@ def _activation_bytes(tensor: Tensor, rows: int | None) -> int:
     return nbytes if rows is None else nbytes * min(rows, _rows(tensor)) // _rows(tensor)
 
 
-def _codes(part: Part) -> int:
-    """Numbers of a matrix, which each row of activations is multiplied by."""
-    if _is_codes(part):
-        return math.prod(part.shape) * NIBBLES
-    is_matrix = part.name.endswith(".weight") and len(part.shape) > 1
-    return math.prod(part.shape) if is_matrix else 0
+def _numbers(part: Part) -> int:
+    """Numbers of a matrix, padding included, which each row of activations is multiplied by."""
+    if len(part.shape) == 1:
+        return 0
+    if _is_integers(part):
+        blocks, pairs, _ = part.shape
+        return blocks * ROWS * pairs * 2 * GROUP
+    return math.prod(part.shape)
 
 
-def _is_codes(part: Part) -> bool:
-    return part.name.endswith(".q_weight")
+def _is_integers(part: Part) -> bool:
+    return part.dtype == "int32"
 
 
 def _family(part: Part) -> str:
-    """`model.layers.3.mlp.down_proj.q_scale` -> `mlp.down_proj`: all layers' are one."""
+    """`model.layers.3.mlp.down_proj.packed` -> `mlp.down_proj`: all layers' are one."""
     return _LAYER.sub("", part.name).removeprefix("model.").rpartition(".")[0]
 
 

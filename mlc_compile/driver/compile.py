@@ -47,7 +47,9 @@ if TYPE_CHECKING:
     from mlc_compile.emit.link import Linker
     from mlc_compile.pipeline import Plan
 
-PAGE: Final = 64  # tokens of a KV page: four vectors of scores, and a page of one head fits L1
+# Tokens of a KV page: a row of the transposed keys is one cache line of float16, and little
+# is read past the last token.
+PAGE: Final = 32
 KVDtype = Literal["float16", "float32"]
 ACTIVATIONS: Final[dict[str, Activations]] = {"int8": "int8", "float32": "float32"}
 KV_DTYPES: Final[dict[str, KVDtype]] = {"float16": "float16", "float32": "float32"}

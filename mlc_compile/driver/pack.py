@@ -27,7 +27,8 @@ def pack_weights(plan: WeightPlan, cache: TensorCache, directory: Path, progress
 
 def _joined(tensor: PlannedTensor, cache: TensorCache) -> Parts:
     """Suffix -> the rows of all sources, in order."""
-    suffixes = [part.name.rpartition(".")[2] for part in tensor.parts]
+    stem = part_name(tensor.sources[0], "")
+    suffixes = [name.removeprefix(stem) for name in cache.names if name.startswith(stem)]
     return {
         suffix: np.concatenate([cache.read(part_name(s, suffix)) for s in tensor.sources])
         for suffix in suffixes

@@ -1,13 +1,15 @@
 """Give every weight the packing that the target's kernels read.
 
-    weight(q_weight, raw u32[n, k/8])      ->   weight(q_weight, rows16 i32[n/16, k/32, 4, 16])
-    astype(weight(norm, raw f16[k]), f32)  ->   weight(norm, wide f32[k])
+    quantized_matmul(x, q_weight, q_scale)  ->  quantized_matmul(x, packed in rows16)
+    astype(weight(norm, f16[k]), f32)       ->  weight(norm, wide f32[k])
 
-Only shapes change here; the bytes move once, when the weight plan is carried out.
-Idempotent: a weight that already has a layout is left alone.
+Only shapes change here; the bytes move once, when the weight plan is carried out. A layout
+may join the parts of a weight into fewer arrays. Idempotent: a weight that already has a
+layout is left alone.
 """
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from tvm import IRModule, relax
 from tvm.ir.transform import PassContext, module_pass
@@ -15,9 +17,10 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from mlc_compile import ops
 from mlc_compile.layout import LAYOUTS
-from mlc_compile.passes.rewrite import Bindings, bindings_of, mutate, rewrite_functions
+from mlc_compile.passes.rewrite import Bindings, bindings_of, call_of, mutate, rewrite_functions
 
-VECTORS = "wide"
+VECTORS: Final = "wide"
+READERS: Final = ("mlc.quantized_matmul", "mlc.quantized_take")  # of a matrix's parts
 
 
 @module_pass(opt_level=0, name="AssignLayouts")
@@ -42,20 +45,35 @@ class _Assigner(PyExprMutator):
         self.matrices = matrices
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        if ops.is_call(call, "mlc.weight"):
-            w = ops.Weight.of(call)
-            return ops.weight(self._assign(w)) if w.layout == ops.RAW else call
+        if any(ops.is_call(call, reader) for reader in READERS):
+            x, *parts = call.args
+            return ops.with_args(call, [self.visit_expr(x), *self._packed(parts)])
+        if ops.is_call(call, "mlc.weight") and _is_raw_vector(call):
+            (packed,) = _assign([ops.Weight.of(call)], VECTORS)
+            return ops.weight(packed)
         if ops.is_call(call, "relax.astype") and self._is_vector(call.args[0]):
             return self.visit_expr(call.args[0])  # now float32 as stored
         return super().visit_call_(call)
 
-    def _is_vector(self, var: relax.Expr) -> bool:
-        bound = self.bindings.get(var)
-        if bound is None or not ops.is_call(bound, "mlc.weight"):
-            return False
-        return len(bound.attrs["shape"]) == 1
+    def _packed(self, parts: list[relax.Expr]) -> list[relax.Expr]:
+        weights = [ops.Weight.of(self.bindings[p]) for p in parts]
+        if weights[0].layout != ops.RAW:
+            return [self.visit_expr(p) for p in parts]
+        return [self.builder_.emit(ops.weight(w)) for w in _assign(weights, self.matrices)]
 
-    def _assign(self, w: ops.Weight) -> ops.Weight:
-        layout = self.matrices if len(w.shape) == 2 else VECTORS
-        shape, dtype = LAYOUTS[layout].shapes({w.part: (w.shape, w.dtype)})[w.part]
-        return replace(w, layout=layout, shape=shape, dtype=dtype)
+    def _is_vector(self, var: relax.Expr) -> bool:
+        bound = call_of(var, self.bindings)
+        return ops.is_call(bound, "mlc.weight") and len(bound.attrs["shape"]) == 1
+
+
+def _is_raw_vector(call: relax.Call) -> bool:
+    w = ops.Weight.of(call)
+    return w.layout == ops.RAW and len(w.shape) == 1
+
+
+def _assign(parts: list[ops.Weight], layout: str) -> list[ops.Weight]:
+    shapes = LAYOUTS[layout].shapes({w.part: (w.shape, w.dtype) for w in parts})
+    return [
+        replace(parts[0], part=part, layout=layout, shape=shape, dtype=dtype)
+        for part, (shape, dtype) in shapes.items()
+    ]

@@ -24,15 +24,15 @@ from mlc_compile.target import Target
 
 
 def _matmul(call: Call, target: Target) -> Kernel:
-    x, *parts = call.args
-    n, codec = int(call.attrs["n"]), _codec(parts)
+    x, packed = call.args
+    n, codec = int(call.attrs["n"]), _codec(packed, int(ops.shape_of(x)[-1]))
     if _rows(x) == 1:
         return _plain("gemv", matmul.gemv(codec, n), call)
     return _plain("gemm", matmul.gemm(codec, n, matmul.Tile.of(target, codec)), call)
 
 
 def _take(call: Call, _target: Target) -> Kernel:
-    return _plain("take", embedding.take(_codec(call.args[1:])), call)
+    return _plain("take", embedding.take(_codec(call.args[1], int(call.attrs["k"]))), call)
 
 
 def _rms_norm(call: Call, _target: Target) -> Kernel | None:
@@ -84,7 +84,8 @@ def _quantize_act(call: Call, _target: Target) -> Kernel:
 
 
 def _int8_matmul(call: Call, target: Target) -> Kernel:
-    codec, n = _int4(call.args[3:5]), int(call.attrs["n"])
+    k = int(ops.shape_of(call.args[0])[-1]) * 4  # four codes an int32
+    codec, n = _int4(call.args[3], k), int(call.attrs["n"])
     func = int8.gemm(
         codec,
         n,
@@ -97,7 +98,7 @@ def _int8_matmul(call: Call, target: Target) -> Kernel:
 
 def _int8_gemv(call: Call, target: Target) -> Kernel:
     source, inputs = _source(call), ops.SOURCES[str(call.attrs["source"])]
-    codec, n = _int4(call.args[inputs : inputs + 2]), int(call.attrs["n"])
+    codec, n = _int4(call.args[inputs], source.k), int(call.attrs["n"])
     func = int8.gemv(codec, n, source, _dot(target), residual=bool(call.attrs["residual"]))
     return _plain("int8_gemv", func, call)
 
@@ -121,8 +122,8 @@ def _plain(name: str, func: Any, call: Call) -> Kernel:
     return Kernel(name, func, list(call.args), [call.ty])
 
 
-def _int4(parts: list[Any]) -> Int4:
-    codec = _codec(parts)
+def _int4(packed: Any, k: int) -> Int4:
+    codec = _codec(packed, k)
     assert isinstance(codec, Int4), "QuantizeActivations takes INT4 weights only"
     return codec
 
@@ -138,8 +139,8 @@ def _dot(target: Target) -> DotProduct:
     return dot
 
 
-def _codec(parts: list[Any]) -> Codec:
-    return codec_of([([int(s) for s in ops.shape_of(p)], p.ty.dtype) for p in parts])
+def _codec(packed: Any, k: int) -> Codec:
+    return codec_of([int(s) for s in ops.shape_of(packed)], str(packed.ty.dtype), k)
 
 
 def _rows(x: Any) -> int | None:

@@ -78,12 +78,10 @@ def test_operations_are_those_of_the_matrices(
 ) -> None:
     """Two for each weight of the layers and each token, and the head for the last token."""
     plan = read_manifest(nano_artifact, Manifest).plan
-    words = {
-        t.name: sum(p.nbytes // 4 for p in t.parts if p.name.endswith(".q_weight"))
-        for t in plan.tensors
-    }
-    head = words.pop("model.embed_tokens") * 8
-    layers = sum(words.values()) * 8
+    pairs = {t.name: t.parts[0].shape[:2] for t in plan.tensors if t.parts[0].dtype == "int32"}
+    numbers = {name: 16 * blocks * 64 * pairs for name, (blocks, pairs) in pairs.items()}
+    head = numbers.pop("model.embed_tokens")
+    layers = sum(numbers.values())
     kernels_of = profile(benchmark, "prefill").kernels
     done = sum(k.ops_s * k.seconds for k in kernels_of if k.ops_s is not None)
     assert done == pytest.approx(2 * (24 * layers + head))

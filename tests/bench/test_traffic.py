@@ -30,11 +30,10 @@ def part(name: str, *shape: int, dtype: str, width: int) -> Part:
     return Part(name=name, dtype=dtype, shape=shape, offset=0, nbytes=count * width)
 
 
-CODES = part("model.layers.3.mlp.down_proj.q_weight", 4, 2, 4, 16, dtype="int32", width=4)
-SCALES = part("model.layers.3.mlp.down_proj.q_scale", 4, 2, 16, dtype="float16", width=2)
+INT4 = part("model.layers.3.mlp.down_proj.packed", 4, 1, 144, dtype="int32", width=4)
 DENSE = part("lm_head.weight", 4, 64, 16, dtype="float16", width=2)
 NORM = part("model.norm.weight", 64, dtype="float32", width=4)
-PARTS = {11: CODES, 12: SCALES, 13: DENSE, 14: NORM}
+PARTS = {11: INT4, 13: DENSE, 14: NORM}
 PAGES = {21: (2, 9, 2, 8, 16), 22: (2, 9, 2, 16, 8)}
 
 BOOK = AddressBook(parts=PARTS, pages=frozenset(PAGES), kv=KV)
@@ -48,9 +47,9 @@ def at(address: int) -> Tensor:
 
 def test_a_matmul_reads_its_weights_and_what_it_multiplies_and_writes_the_result() -> None:
     x, y = Tensor((1, 5, 64)), Tensor((1, 5, 64))
-    assert BOOK.traffic("int8_gemm7", [x, at(11), at(12), y], before=3) == Traffic(
-        nbytes=CODES.nbytes + SCALES.nbytes + 2 * 5 * 64 * 4,
-        multiply_adds=5 * 64 * 64,  # 4 blocks of 16 rows, 2 groups of 32
+    assert BOOK.traffic("int8_gemm7", [x, at(11), y], before=3) == Traffic(
+        nbytes=INT4.nbytes + 2 * 5 * 64 * 4,
+        multiply_adds=5 * 64 * 64,  # 4 blocks of 16 rows, a pair of groups of 32
         weights=frozenset({"mlp.down_proj"}),
         integers=True,
     )
@@ -83,8 +82,8 @@ def test_appending_touches_only_the_new_tokens() -> None:
 
 def test_a_lookup_reads_its_rows_of_the_table_and_multiplies_nothing() -> None:
     ids, y = Tensor((3,), dtype="int32"), Tensor((3, 64))
-    got = BOOK.traffic("take", [ids, at(11), at(12), y], before=0)
-    assert got.nbytes == 3 * (CODES.nbytes + SCALES.nbytes) // 64 + 3 * 4 + 3 * 64 * 4
+    got = BOOK.traffic("take", [ids, at(11), y], before=0)
+    assert got.nbytes == 3 * INT4.nbytes // 64 + 3 * 4 + 3 * 64 * 4
     assert got.multiply_adds == 0
 
 

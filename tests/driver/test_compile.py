@@ -1,6 +1,8 @@
 """`compile`: a config becomes a library; what cannot be done is refused in a sentence."""
 
+import importlib.util
 import json
+import os
 import shutil
 
 import pytest
@@ -125,6 +127,19 @@ def test_without_a_linker_nothing_is_begun(config_only, tmp_path, monkeypatch):
     with pytest.raises(TargetError, match="no linker for cpu") as error:
         compile_model(config_only, find_target("cpu"), "q4f16_1", tmp_path / "out")
     assert error.value.exit_code == 4
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_without_a_compiler_needs_zig(cli, config_only, tmp_path):
+    bare = {**os.environ, "PATH": str(tmp_path / "empty")}
+    ran = cli("compile", config_only, "-o", tmp_path / "out", "--json", env=bare)
+    if importlib.util.find_spec("ziglang"):
+        assert ran.json["linker"] == "zig"
+        return
+    assert (ran.code, ran.out) == (4, "")
+    told = json.loads(ran.err)
+    assert told["exit_code"] == 4
+    assert "pip install 'mlc_compile[cross]'" in told["hint"]
     assert list(tmp_path.iterdir()) == []
 
 

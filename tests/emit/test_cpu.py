@@ -11,6 +11,7 @@ import pytest
 import tvm
 from tvm import IRModule
 
+from mlc_compile.emit import link
 from mlc_compile.emit.cpu import emit, tvm_target
 from mlc_compile.emit.link import find_linker, is_native
 from mlc_compile.errors import TargetError
@@ -36,7 +37,12 @@ def library(name, out):
     return out.read_bytes()
 
 
-def test_a_library_for_this_machine_loads_and_computes(tmp_path):
+@pytest.mark.parametrize("linker", ["the system's", "zig"])
+def test_a_library_for_this_machine_loads_and_computes(tmp_path, monkeypatch, linker):
+    if linker == "zig":
+        pytest.importorskip("ziglang", reason="needs zig: pip install 'mlc_compile[cross]'")
+        monkeypatch.setattr(link.shutil, "which", lambda _name: None)
+        assert find_linker(find_target("cpu")).name == "zig"
     library("cpu", tmp_path / "lib.so")
     x = np.full((1, 3, 64), 4, np.float32)
     y = tvm.runtime.tensor(np.empty_like(x))

@@ -13,7 +13,7 @@ SOURCES = {
     "rms_norm": ops.Source("rms_norm", K, 1e-5),
     "swiglu": ops.Source("swiglu", K),
 }
-DTYPES = {"codes": "int32", "scales": "float16"}
+DTYPES = {"packed": "int32"}
 
 
 @pytest.fixture
@@ -25,14 +25,13 @@ def module(graph):
             "x": (b, m, K),
             "gamma": (K,),
             "gate_up": (b, m, 2 * K),
-            "codes": (2, 2, 4, 16),
-            "scales": (2, 2, 16),
+            "packed": (2, 1, 144),
             "residual": (b, m, N),
         }
 
-        def unpacked(emit, x, gamma, gate_up, codes, scales, residual):
+        def unpacked(emit, x, gamma, gate_up, packed, residual):
             given = {"plain": [x], "rms_norm": [x, gamma], "swiglu": [gate_up]}
-            return body(emit, given, [codes, scales], residual)
+            return body(emit, given, [packed], residual)
 
         return graph(inputs, unpacked, dtypes=DTYPES)
 
@@ -125,8 +124,7 @@ def test_activations_that_are_arguments_stay(graph, stays):
         "act": (1, 1, K // 4),
         "act_scale": (1, 1, K // 32),
         "offset": (1, 1, K // 32),
-        "codes": (2, 2, 4, 16),
-        "scales": (2, 2, 16),
+        "packed": (2, 1, 144),
     }
     given = {"act": "int32", "offset": "int32", **DTYPES}
 

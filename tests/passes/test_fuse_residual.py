@@ -13,10 +13,9 @@ INPUTS = {
     "act": (1, "n", K // 4),
     "act_scale": (1, "n", K // 32),
     "offset": (1, "n", K // 32),
-    "codes": (2, 2, 4, 16),
-    "scales": (2, 2, 16),
+    "packed": (2, 1, 144),
 }
-DTYPES = {"act": "int32", "offset": "int32", "codes": "int32", "scales": "float16"}
+DTYPES = {"act": "int32", "offset": "int32", "packed": "int32"}
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from mlc_compile.passes.quantize_activations import QuantizeActivations
 from mlc_compile.quant import SCHEMES, has_codes
 
 N, K = 24, 64
-PARTS = {"codes": (2, 2, 4, 16), "scales": (2, 2, 16)}
+PARTS = {"packed": (2, 1, 144)}
 INPUTS = {"x": (1, "n", K), "y": (1, "n", K), **PARTS}
-DTYPES = {"codes": "int32", "scales": "float16"}
+DTYPES = {"packed": "int32"}
 
 INT4 = [name for name, scheme in SCHEMES.items() if has_codes(scheme)]
 FLOAT = [name for name, scheme in SCHEMES.items() if not has_codes(scheme)]
@@ -34,46 +34,44 @@ def matmul(emit, x, *parts, scheme="q4f16_1"):
 
 @pytest.mark.parametrize("scheme", INT4)
 def test_the_activations_of_an_int4_matmul_are_quantized(module, same, scheme):
-    def before(emit, x, _y, codes, scales):
-        return matmul(emit, x, codes, scales, scheme=scheme)
+    def before(emit, x, _y, packed):
+        return matmul(emit, x, packed, scheme=scheme)
 
-    def after(emit, x, _y, codes, scales):
-        return emit(ops.int8_matmul(quantized(emit, x), [codes, scales], N, None))
+    def after(emit, x, _y, packed):
+        return emit(ops.int8_matmul(quantized(emit, x), [packed], N, None))
 
     same(QuantizeActivations()(module(before)), module(after))
 
 
 def test_two_matmuls_of_one_tensor_share_its_quantization(module, same):
-    def before(emit, x, _y, codes, scales):
-        return emit(relax.Tuple([matmul(emit, x, codes, scales) for _ in range(2)]))
+    def before(emit, x, _y, packed):
+        return emit(relax.Tuple([matmul(emit, x, packed) for _ in range(2)]))
 
-    def after(emit, x, _y, codes, scales):
+    def after(emit, x, _y, packed):
         acts = quantized(emit, x)
-        products = [emit(ops.int8_matmul(acts, [codes, scales], N, None)) for _ in range(2)]
+        products = [emit(ops.int8_matmul(acts, [packed], N, None)) for _ in range(2)]
         return emit(relax.Tuple(products))
 
     same(QuantizeActivations()(module(before)), module(after))
 
 
 def test_two_tensors_are_quantized_each_for_itself(module, same):
-    def before(emit, x, y, codes, scales):
-        return emit(relax.Tuple([matmul(emit, a, codes, scales) for a in (x, y)]))
+    def before(emit, x, y, packed):
+        return emit(relax.Tuple([matmul(emit, a, packed) for a in (x, y)]))
 
-    def after(emit, x, y, codes, scales):
-        products = [
-            emit(ops.int8_matmul(quantized(emit, a), [codes, scales], N, None)) for a in (x, y)
-        ]
+    def after(emit, x, y, packed):
+        products = [emit(ops.int8_matmul(quantized(emit, a), [packed], N, None)) for a in (x, y)]
         return emit(relax.Tuple(products))
 
     same(QuantizeActivations()(module(before)), module(after))
 
 
 def test_functions_do_not_share_a_quantization(graph, module, same):
-    def body(emit, x, _y, codes, scales):
-        return matmul(emit, x, codes, scales)
+    def body(emit, x, _y, packed):
+        return matmul(emit, x, packed)
 
-    def after(emit, x, _y, codes, scales):
-        return emit(ops.int8_matmul(quantized(emit, x), [codes, scales], N, None))
+    def after(emit, x, _y, packed):
+        return emit(ops.int8_matmul(quantized(emit, x), [packed], N, None))
 
     def twice(of):
         return graph(INPUTS, of, dtypes=DTYPES, name="other", also=module(of))
@@ -83,31 +81,31 @@ def test_functions_do_not_share_a_quantization(graph, module, same):
 
 @pytest.mark.parametrize("scheme", FLOAT)
 def test_matmuls_of_unquantized_weights_stay_float(module, stays, scheme):
-    def body(emit, x, _y, codes, scales):
-        return matmul(emit, x, scales, scheme=scheme)
+    def body(emit, x, _y, packed):
+        return matmul(emit, x, packed, scheme=scheme)
 
     stays(QuantizeActivations(), module(body))
 
 
 @pytest.mark.parametrize("k", [31, 48, 80])
 def test_a_width_that_groups_do_not_divide_stays_float(module, stays, k):
-    def body(emit, x, _y, codes, scales):
-        return matmul(emit, x, codes, scales)
+    def body(emit, x, _y, packed):
+        return matmul(emit, x, packed)
 
     stays(QuantizeActivations(), module(body, x=(1, "n", k)))
 
 
 def test_a_lookup_has_no_activations(graph, stays):
-    def body(emit, ids, codes, scales):
-        return emit(ops.quantized_take(ids, [codes, scales], K, "q4f16_1"))
+    def body(emit, ids, packed):
+        return emit(ops.quantized_take(ids, [packed], K, "q4f16_1"))
 
     inputs = {"ids": ("n",), **PARTS}
     stays(QuantizeActivations(), graph(inputs, body, dtypes={**DTYPES, "ids": "int32"}))
 
 
 def test_a_second_run_changes_nothing_and_events_survive(module, stays):
-    def body(emit, x, _y, codes, scales):
-        return matmul(emit, x, codes, scales)
+    def body(emit, x, _y, packed):
+        return matmul(emit, x, packed)
 
     told = events.Event("Earlier", "w", "kept")
     once = QuantizeActivations()(events.record(module(body), [told]))

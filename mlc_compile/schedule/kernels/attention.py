@@ -279,7 +279,9 @@ def _page(
                 v.accumulate(scores, g * chunks + c, key * component)
     for g, member in enumerate(members):
         _softmax_step(scores, state, (g, member), p, (a, kv))
-    _weigh_values(cache, state, members, (layer, page, head), tile)
+    # Values after the last member's token have no weight, and need not be read.
+    seen = tirx.min(members[-1].position + 1 - p * kv.page, kv.page)
+    _weigh_values(cache, state, members, (layer, page, head), (seen, tile))
 
 
 def _softmax_step(
@@ -324,11 +326,12 @@ def _weigh_values(
     state: _State,
     members: list[_Member],
     where: tuple[Index, Index, Index],
-    tile: Tile,
+    extent: tuple[Expr, Tile],
 ) -> None:
-    """out += weights · values of the page, `tile.vectors` vectors of the output at a time."""
+    """out += weights * the page's first values, `tile.vectors` vectors of the output at a time."""
     layer, page, head = where
-    d, tokens = state.d, cache.v.shape[3]
+    tokens, tile = extent
+    d = state.d
     lanes = v.lanes_for(d)
     width = lanes * tile.vectors
     with T.serial(0, d // width) as block:

@@ -42,21 +42,29 @@ def gemv(codec: Int4, n: int, source: Source, dot: DotProduct, *, residual: bool
             with T.parallel(0, codec.blocks) as block:
                 acc = v.local(1)
                 v.clear(acc, 1)
-                with T.serial(0, groups) as g:
-                    sums = v.local(2, dtype="int32")
-                    v.store(v.splat_i32(x.offsets[0, g]), sums, 0, 0)
-                    v.store(v.splat_i32(0), sums, 1, 0)
-                    for word in range(WORDS):
-                        packed = v.load(parts[0], block, g, word, 0)
-                        for half, codes in enumerate(_unpacked(packed)):
-                            step = half * WORDS + word
-                            acts = v.splat_i32(x.codes[0, g * STEPS + step])
-                            v.store(dot.apply(v.load(sums, half, 0), codes, acts), sums, half, 0)
-                    total = v.load(sums, 0, 0) + v.load(sums, 1, 0)
-                    scale = v.to_f32(v.load(parts[1], block, g, 0)) * v.splat(x.scales[0, g])
-                    v.accumulate(acc, 0, v.to_f32(total) * scale)
+                if groups > 1:
+                    with T.serial(0, groups // 2) as pair:  # as they lie in memory
+                        for g in (2 * pair, 2 * pair + 1):
+                            v.accumulate(acc, 0, _dot_group(codec, parts, x, block, g, dot))
+                if groups % 2:
+                    v.accumulate(acc, 0, _dot_group(codec, parts, x, block, groups - 1, dot))
                 v.put_rows(acc, 0, y, (0, 0), block * ROWS, n, base)
     return builder.get()
+
+
+def _dot_group(
+    codec: Int4, parts: list[Buffer], x: Quantized, block: Index, g: Index, dot: DotProduct
+) -> Expr:
+    """The block's share of y from one group of k; two chains of dot products."""
+    sums = v.local(2, dtype="int32")
+    v.store(v.splat_i32(x.offsets[0, g]), sums, 0, 0)
+    v.store(v.splat_i32(0), sums, 1, 0)
+    for word in range(WORDS):
+        for half, codes in enumerate(_unpacked(codec.word(parts, block, g, word))):
+            acts = v.splat_i32(x.codes[0, g * STEPS + half * WORDS + word])
+            v.store(dot.apply(v.load(sums, half, 0), codes, acts), sums, half, 0)
+    total = v.to_f32(v.load(sums, 0, 0) + v.load(sums, 1, 0))
+    return total * (codec.scale(parts, block, g) * v.splat(x.scales[0, g]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +103,7 @@ def gemm(codec: Int4, n: int, dot: DotProduct, tile: Tile, *, residual: bool) ->
             panel = _Panel.make(groups, tile.blocks)
             with T.serial(0, groups) as g:
                 for b in range(tile.blocks):
-                    panel.fill(parts, strip * tile.blocks + b, g, b)
+                    panel.fill(codec, parts, strip * tile.blocks + b, g, b)
             with T.serial(0, (m + (tile.m - 1)) // tile.m) as step:
                 rows = [tirx.min(step * tile.m + i, m - 1) for i in range(tile.m)]
                 acc = v.local(tile.m * tile.blocks)
@@ -125,10 +133,10 @@ class _Panel:
             blocks=blocks,
         )
 
-    def fill(self, parts: list[Buffer], block: Index, g: Index, b: int) -> None:
-        v.store(v.to_f32(v.load(parts[1], block, g, 0)), self.scales, g, b, 0)
+    def fill(self, codec: Int4, parts: list[Buffer], block: Index, g: Index, b: int) -> None:
+        v.store(codec.scale(parts, block, g), self.scales, g, b, 0)
         for word in range(WORDS):
-            for half, codes in enumerate(_unpacked(v.load(parts[0], block, g, word, 0))):
+            for half, codes in enumerate(_unpacked(codec.word(parts, block, g, word))):
                 v.store(codes, self.codes, g, half * WORDS + word, b, 0)
 
 

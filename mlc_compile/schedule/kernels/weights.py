@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from mlc_compile.layout import GROUP, ROWS
+from tvm import tirx
+
+from mlc_compile.layout import GROUP, GROUP_WORDS, ROWS, pair_words, scale_words
 from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.vector import Buffer, Expr, Index
 
@@ -40,7 +42,7 @@ class Codec(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Int4:
-    """Codes i32[n/16, k/32, 4, 16] and scales [n/16, k/32, 16]; w = (code - 7) scale."""
+    """packed i32[n/16, pairs, words] of `layout.Rows16`; w = (code - 7) scale."""
 
     blocks: int
     k: int
@@ -51,20 +53,23 @@ class Int4:
         return GROUP
 
     def arguments(self) -> list[Buffer]:
-        groups = self.k // GROUP
-        return [
-            v.argument("codes", (self.blocks, groups, 4, ROWS), "int32"),
-            v.argument("scales", (self.blocks, groups, ROWS), self.scale_dtype),
-        ]
+        pairs = -(-self.k // (2 * GROUP))
+        return [v.argument("packed", (self.blocks, pairs, pair_words(self.scale_dtype)), "int32")]
+
+    def word(self, parts: list[Buffer], block: Index, group: Index, step: int) -> Expr:
+        """int32x16: the codes of steps `step` (low nibbles) and `step` + 4 (high) of 16 rows."""
+        return v.load(parts[0], block, group // 2, group % 2 * GROUP_WORDS + step * ROWS)
 
     def scale(self, parts: list[Buffer], block: Index, group: Index) -> Expr:
-        return v.to_f32(v.load(parts[1], block, group, 0))
+        words = scale_words(self.scale_dtype)
+        held = v.load(parts[0], block, group // 2, self._scales(group), lanes=words)
+        return v.to_f32(tirx.reinterpret(f"{self.scale_dtype}x{ROWS}", held))
 
     def each(
         self, parts: list[Buffer], block: Index, group: Index, use: Callable[[int, Expr], None]
     ) -> None:
         for step in range(4):
-            word = v.load(parts[0], block, group, step, 0)
+            word = self.word(parts, block, group, step)
             for byte in range(4):
                 for half in range(2):
                     code = (word >> v.splat_i32(8 * byte + 4 * half)) & v.splat_i32(15)
@@ -72,10 +77,21 @@ class Int4:
 
     def row(self, parts: list[Buffer], row: Index, group: Index, kk: int) -> Expr:
         half, step, byte = kk // 16, kk % 16 // 4, kk % 4
-        block, lane = row // ROWS, row % ROWS
-        word = parts[0][block, group, step, lane]
+        block, lane, pair = row // ROWS, row % ROWS, group // 2
+        word = parts[0][block, pair, group % 2 * GROUP_WORDS + step * ROWS + lane]
         code = (word >> v.int32(8 * byte + 4 * half)) & v.int32(15)
-        return v.cast_f32(code - v.int32(7)) * v.cast_f32(parts[1][block, group, lane])
+        return v.cast_f32(code - v.int32(7)) * self._row_scale(parts[0], block, group, lane)
+
+    def _scales(self, group: Index) -> Index:
+        return 2 * GROUP_WORDS + group % 2 * scale_words(self.scale_dtype)
+
+    def _row_scale(self, packed: Buffer, block: Index, group: Index, lane: Index) -> Expr:
+        start, pair = self._scales(group), group // 2
+        if self.scale_dtype == v.F32:
+            return tirx.reinterpret(v.F32, packed[block, pair, start + lane])
+        both = packed[block, pair, start + lane // 2]  # two float16, the even row's below
+        bits = tirx.Cast("uint16", (both >> (lane % 2 * 16)) & v.int32(0xFFFF))
+        return v.cast_f32(tirx.reinterpret(self.scale_dtype, bits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +122,9 @@ class Dense:
         return v.cast_f32(parts[0][row // ROWS, group * self.group + kk, row % ROWS])
 
 
-def codec_of(types: Sequence[tuple[Sequence[int], str]]) -> Codec:
-    """The codec for packed parts of these shapes and dtypes."""
-    (shape, dtype), *rest = types
-    if rest:
-        return Int4(blocks=shape[0], k=shape[1] * GROUP, scale_dtype=rest[0][1])
-    return Dense(blocks=shape[0], k=shape[1], dtype=dtype)
+def codec_of(shape: Sequence[int], dtype: str, k: int) -> Codec:
+    """The codec for a packed weight w[n, k] of this shape and dtype."""
+    if dtype == "int32":
+        scale_dtype = next(t for t in ("float16", "float32") if pair_words(t) == shape[2])
+        return Int4(blocks=shape[0], k=k, scale_dtype=scale_dtype)
+    return Dense(blocks=shape[0], k=k, dtype=dtype)

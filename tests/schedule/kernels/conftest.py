@@ -11,6 +11,7 @@ import pytest
 from mlc_compile import target as targets
 from mlc_compile.layout import GROUP, LAYOUTS
 from mlc_compile.schedule.kernels.dot import DOTS
+from mlc_compile.schedule.kernels.weights import Codec, codec_of
 from mlc_compile.target import EXTRA_FEATURES, Target, find_target, missing_features
 
 BASES = {  # feature of a dot product -> the preset that it is added to
@@ -61,6 +62,12 @@ class Int4Matrix:
     packed: list[np.ndarray]
     codes: np.ndarray  # int64 [n, k]
     scales: np.ndarray  # float64 [n, k / 32]
+
+    @property
+    def codec(self) -> Codec:
+        """How kernels read `packed`."""
+        (packed,) = self.packed
+        return codec_of(packed.shape, str(packed.dtype), self.codes.shape[1])
 
 
 @pytest.fixture(scope="session")
