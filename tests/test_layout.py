@@ -1,4 +1,4 @@
-"""Packings lose nothing, and put every code where their documentation says."""
+"""Packings lose nothing, and put every code and scale where their documentation says."""
 
 import numpy as np
 import pytest
@@ -8,36 +8,54 @@ from mlc_compile.layout import LAYOUTS, place
 from mlc_compile.quant import SCHEMES
 
 ROWS16, WIDE = LAYOUTS["rows16"], LAYOUTS["wide"]
+SCALE_WORDS = {"float16": 8, "float32": 16}  # of the 16 rows' scales of a group
 
 
-def parts_of(n, k, seed=0):
-    """Every kind of part of a w[n, k]."""
-    random = np.random.default_rng([seed, n, k])
+def shapes_of(parts):
+    return {suffix: (a.shape, str(a.dtype)) for suffix, a in parts.items()}
+
+
+def int4_parts(n, k, dtype="float16"):
+    random = np.random.default_rng([n, k])
     return {
         "q_weight": random.integers(0, 2**32, (n, k // 8), np.uint32),
-        "q_scale": random.standard_normal((n, k // 32)).astype(np.float16),
-        "weight": random.standard_normal((n, k)).astype(np.float32),
+        "q_scale": random.standard_normal((n, k // 32)).astype(dtype),
     }
 
 
-@pytest.mark.parametrize("n", [1, 2, 15, 16, 17, 31, 32, 33, 160, 257])
-@pytest.mark.parametrize("k", [32, 64, 96, 416])
-def test_unpacking_gives_back_what_was_packed(n, k):
-    parts = parts_of(n, k)
+def check_round_trip(parts):
+    neutral = shapes_of(parts)
     packed = ROWS16.pack(parts)
-    unpacked = ROWS16.unpack(packed, n)
+    assert shapes_of(packed) == ROWS16.shapes(neutral)
+    assert all(a.flags.c_contiguous for a in packed.values())
+    unpacked = ROWS16.unpack(packed, neutral)
+    assert shapes_of(unpacked) == neutral
     for suffix, array in parts.items():
         np.testing.assert_array_equal(unpacked[suffix], array, suffix)
-        assert unpacked[suffix].dtype == array.dtype
-    expected = ROWS16.shapes({s: (a.shape, str(a.dtype)) for s, a in parts.items()})
-    assert {s: (a.shape, str(a.dtype)) for s, a in packed.items()} == expected
-    assert all(a.flags.c_contiguous for a in packed.values())
 
 
-@pytest.mark.parametrize("k", [1, 7, 33])
-def test_unquantized_rows_may_have_any_width(k):
-    w = parts_of(19, 64)["weight"][:, :k].copy()
-    np.testing.assert_array_equal(ROWS16.unpack(ROWS16.pack({"weight": w}), 19)["weight"], w)
+@pytest.mark.parametrize("dtype", SCALE_WORDS)
+@pytest.mark.parametrize("n", [1, 2, 15, 16, 17, 33, 257])
+@pytest.mark.parametrize("k", [32, 64, 96, 416])
+def test_unpacking_gives_back_the_codes_and_scales(n, k, dtype):
+    check_round_trip(int4_parts(n, k, dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("n", [1, 16, 33])
+@pytest.mark.parametrize("k", [1, 7, 64])
+def test_unpacking_gives_back_unquantized_rows_of_any_width(n, k, dtype):
+    w = np.random.default_rng([n, k]).standard_normal((n, k)).astype(dtype)
+    check_round_trip({"weight": w})
+
+
+def words_of(packed, dtype):
+    """The stream of codes i32[blocks, pairs, 2, 4, 16] and of scales [blocks, pairs, 2, 16]."""
+    stream = packed["packed"]
+    assert stream.shape[2] == 2 * (64 + SCALE_WORDS[dtype])
+    codes, scales = np.split(stream, [128], axis=-1)
+    scales = np.ascontiguousarray(scales).view(dtype)
+    return codes.reshape(*codes.shape[:2], 2, 4, 16), scales.reshape(*codes.shape[:2], 2, 16)
 
 
 @pytest.mark.parametrize(
@@ -47,49 +65,71 @@ def test_a_code_lies_at_the_documented_byte(row, column):
     codes = np.zeros((40, 96), np.uint8)
     codes[row, column] = 13
     nibbles = codes.reshape(40, 12, 8).astype(np.uint32) << (4 * np.arange(8, dtype=np.uint32))
-    words = np.bitwise_or.reduce(nibbles, axis=-1)
-    packed = ROWS16.pack({"q_weight": words})["q_weight"]
+    parts = {
+        "q_weight": np.bitwise_or.reduce(nibbles, axis=-1),
+        "q_scale": np.zeros((40, 3), np.float16),
+    }
+    packed = ROWS16.pack(parts)
+    words, _ = words_of(packed, "float16")
+    raw = words.view(np.uint8).reshape(*words.shape, 4)
     group, inside = divmod(column, 32)
     half, inside = divmod(inside, 16)
     step, byte = divmod(inside, 4)
-    raw = packed.view(np.uint8).reshape(*packed.shape, 4)
-    at = (row // 16, group, step, row % 16, byte)
+    at = (row // 16, group // 2, group % 2, step, row % 16, byte)
     assert raw[at] == 13 << (4 * half)
-    raw[at] = 0
-    assert not raw.any()  # and nowhere else
+    assert np.count_nonzero(packed["packed"].view(np.uint8)) == 1  # and nowhere else
+
+
+@pytest.mark.parametrize("dtype", SCALE_WORDS)
+def test_the_scales_of_a_pair_follow_its_codes_a_row_a_lane(dtype):
+    parts = int4_parts(40, 96, dtype)
+    _, scales = words_of(ROWS16.pack(parts), dtype)
+    for row, group in ((0, 0), (15, 1), (35, 2), (39, 2)):
+        got = scales[row // 16, group // 2, group % 2, row % 16]
+        assert got == parts["q_scale"][row, group]
 
 
 def test_masking_a_word_gives_four_columns_in_a_row():
-    words = SCHEMES["q4f32_1"].encode(np.linspace(-7, 7, 16 * 32, dtype=np.float32).reshape(16, 32))
-    codes = SCHEMES["q4f32_1"].decode({**words, "q_scale": np.ones((16, 1), np.float32)}) + 7
-    packed = ROWS16.pack(words)["q_weight"]
-    low = (packed & 0x0F0F0F0F).view(np.uint8).reshape(4, 16, 4)
-    high = ((packed >> 4) & 0x0F0F0F0F).view(np.uint8).reshape(4, 16, 4)
+    w = np.linspace(-7, 7, 16 * 32, dtype=np.float32).reshape(16, 32)
+    parts = SCHEMES["q4f32_1"].encode(w)
+    codes = SCHEMES["q4f32_1"].decode({**parts, "q_scale": np.ones((16, 1), np.float32)}) + 7
+    words = words_of(ROWS16.pack(parts), "float32")[0][0, 0, 0]
+    low = (words & 0x0F0F0F0F).view(np.uint8).reshape(4, 16, 4)
+    high = ((words >> 4) & 0x0F0F0F0F).view(np.uint8).reshape(4, 16, 4)
     for step in range(4):
         np.testing.assert_array_equal(low[step], codes[:, 4 * step : 4 * step + 4])
         np.testing.assert_array_equal(high[step], codes[:, 16 + 4 * step : 20 + 4 * step])
 
 
-def test_scales_and_floats_lie_a_row_a_lane():
-    parts = parts_of(40, 64)
-    packed = ROWS16.pack(parts)
-    assert packed["q_scale"][2, 1, 3] == parts["q_scale"][35, 1]
-    assert packed["weight"][1, 63, 15] == parts["weight"][31, 63]
+def test_padded_rows_and_an_odd_last_group_multiply_to_nothing():
+    _, scales = words_of(ROWS16.pack(int4_parts(17, 96)), "float16")
+    assert not scales[1, :, :, 1:].any()
+    assert not scales[:, 1, 1].any()
+    w = ROWS16.pack({"weight": np.ones((17, 5), np.float32)})["weight"]
+    assert not w[1, :, 1:].any()
 
 
-def test_padded_rows_multiply_to_nothing():
-    packed = ROWS16.pack(parts_of(17, 32))
-    assert not packed["q_scale"][1, :, 1:].any()
-    assert not packed["weight"][1, :, 1:].any()
+@pytest.mark.parametrize(("dtype", "lines"), [("float16", 9), ("float32", 10)])
+def test_a_pair_of_groups_is_whole_cache_lines(dtype, lines):
+    packed = ROWS16.pack(int4_parts(16, 64, dtype))["packed"]
+    assert packed.nbytes == lines * 64
+
+
+def test_unquantized_values_lie_a_row_a_lane():
+    w = np.random.default_rng(0).standard_normal((40, 64)).astype(np.float32)
+    packed = ROWS16.pack({"weight": w})["weight"]
+    assert packed[1, 63, 15] == w[31, 63]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_wide_vectors_are_exact_in_float32(dtype):
     gamma = np.random.default_rng(0).standard_normal(24).astype(dtype)
-    packed = WIDE.pack({"weight": gamma})["weight"]
-    assert (packed.dtype, packed.shape) == (np.float32, (24,))
-    np.testing.assert_array_equal(WIDE.unpack({"weight": packed}, 24)["weight"], gamma)
-    assert WIDE.shapes({"weight": ((24,), dtype)}) == {"weight": ((24,), "float32")}
+    neutral = {"weight": ((24,), dtype)}
+    packed = WIDE.pack({"weight": gamma})
+    assert shapes_of(packed) == WIDE.shapes(neutral) == {"weight": ((24,), "float32")}
+    unpacked = WIDE.unpack(packed, neutral)["weight"]
+    assert unpacked.dtype == dtype
+    np.testing.assert_array_equal(unpacked, gamma)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -1,9 +1,12 @@
 """CPU libraries: LLVM objects from the wheel's own LLVM, linked by `emit.link`."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import tvm
 from tvm import IRModule, relax
+from tvm.ir.transform import PassContext
 
 from mlc_compile.emit.link import Linker, as_tvm_callback
 from mlc_compile.errors import TargetError
@@ -26,7 +29,21 @@ def tvm_target(target: Target) -> tvm.target.Target:
     )
 
 
+@contextmanager
+def code_generation() -> Iterator[None]:
+    """What TVM must know while it lowers our kernels, beside the settings in force.
+
+    No storage rewriting: it lifts buffers out of a parallel launch, to where all threads
+    would share them, and our kernels already place theirs where they belong.
+    """
+    now = PassContext.current()
+    config = {**dict(now.config), "tirx.disable_storage_rewrite": True}
+    with PassContext(now.opt_level, now.required_pass, now.disabled_pass, now.instruments, config):
+        yield
+
+
 def emit(mod: IRModule, target: Target, linker: Linker, out: Path) -> None:
     """Generate code for a module that went through all phases, and link it to `out`."""
-    executable = relax.build(mod, tvm_target(target), relax_pipeline=None)
+    with code_generation():
+        executable = relax.build(mod, tvm_target(target), relax_pipeline=None)
     executable.export_library(str(out), fcompile=as_tvm_callback(linker, out))

@@ -9,27 +9,65 @@ from mlc_compile.passes.assign_layouts import AssignLayouts
 X = {"x": (1, "n", 64)}
 
 
-@pytest.mark.parametrize(
-    ("part", "raw", "dtype", "packed", "packed_dtype"),
-    [
-        ("q_weight", (48, 8), "uint32", (3, 2, 4, 16), "int32"),
-        ("q_weight", (33, 8), "uint32", (3, 2, 4, 16), "int32"),
-        ("q_scale", (48, 2), "float16", (3, 2, 16), "float16"),
-        ("q_scale", (1, 2), "float32", (1, 2, 16), "float32"),
-        ("weight", (48, 64), "float16", (3, 64, 16), "float16"),
-        ("weight", (47, 5), "float32", (3, 5, 16), "float32"),
-    ],
-)
-def test_a_matrix_is_packed_in_blocks_of_rows(
-    graph, weight, same, part, raw, dtype, packed, packed_dtype
-):
-    def of(shape, layout, dtype):
-        return graph(
-            X,
-            lambda emit, x: emit(weight("w.weight", *shape, part=part, layout=layout, dtype=dtype)),
-        )
+IDS = {"ids": ("n",)}
 
-    same(AssignLayouts("rows16")(of(raw, ops.RAW, dtype)), of(packed, "rows16", packed_dtype))
+# scheme -> its raw parts of w[n, k], and what rows16 makes of them
+RAW = {
+    "q0f16": lambda n, k: [("weight", (n, k), "float16")],
+    "q0f32": lambda n, k: [("weight", (n, k), "float32")],
+    "q4f16_1": lambda n, k: [
+        ("q_weight", (n, k // 8), "uint32"),
+        ("q_scale", (n, k // 32), "float16"),
+    ],
+    "q4f32_1": lambda n, k: [
+        ("q_weight", (n, k // 8), "uint32"),
+        ("q_scale", (n, k // 32), "float32"),
+    ],
+}
+PACKED = [
+    ("q0f16", (48, 64), ("weight", (3, 64, 16), "float16")),
+    ("q0f32", (47, 5), ("weight", (3, 5, 16), "float32")),
+    ("q4f16_1", (48, 64), ("packed", (3, 1, 144), "int32")),
+    ("q4f16_1", (33, 96), ("packed", (3, 2, 144), "int32")),
+    ("q4f32_1", (1, 32), ("packed", (1, 1, 160), "int32")),
+]
+
+
+def weights(emit, weight, parts, layout):
+    return [
+        emit(weight("a.weight b.weight", *shape, part=part, layout=layout, dtype=dtype))
+        for part, shape, dtype in parts
+    ]
+
+
+@pytest.mark.parametrize(("scheme", "shape", "packed"), PACKED)
+def test_the_parts_that_a_matmul_reads_become_what_its_kernel_reads(
+    graph, weight, same, scheme, shape, packed
+):
+    n, k = shape
+
+    def of(parts, layout):
+        def body(emit, x):
+            args = weights(emit, weight, parts, layout)
+            return emit(ops.quantized_matmul(x, args, n, scheme))
+
+        return graph({"x": (1, "n", k)}, body)
+
+    same(AssignLayouts("rows16")(of(RAW[scheme](n, k), ops.RAW)), of([packed], "rows16"))
+
+
+@pytest.mark.parametrize(("scheme", "shape", "packed"), PACKED)
+def test_the_parts_that_a_lookup_reads_are_packed_alike(graph, weight, same, scheme, shape, packed):
+    n, k = shape
+
+    def of(parts, layout):
+        def body(emit, ids):
+            args = weights(emit, weight, parts, layout)
+            return emit(ops.quantized_take(ids, args, k, scheme))
+
+        return graph(IDS, body, dtypes={"ids": "int32"})
+
+    same(AssignLayouts("rows16")(of(RAW[scheme](n, k), ops.RAW)), of([packed], "rows16"))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
@@ -53,8 +91,10 @@ def test_casts_of_other_tensors_stay(graph, stays):
 
 def test_weights_that_have_a_layout_stay(graph, weight, stays):
     def before(emit, x):
-        matrix = weight("w.weight", 3, 2, 16, part="q_scale", layout="rows16", dtype="float16")
-        return emit(relax.Tuple([emit(matrix), emit(weight("g.weight", 64, layout="wide"))]))
+        gamma = emit(weight("g.weight", 64, layout="wide"))
+        packed = weight("w.weight", 3, 1, 144, part="packed", layout="rows16", dtype="int32")
+        x = emit(relax.op.multiply(x, gamma))
+        return emit(ops.quantized_matmul(x, [emit(packed)], 48, "q4f16_1"))
 
     stays(AssignLayouts("rows16"), graph(X, before))
 

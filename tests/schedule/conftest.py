@@ -34,11 +34,12 @@ def compile_kernel() -> Callable[..., Kernel]:
     """
     import tvm
 
-    from mlc_compile.emit.cpu import tvm_target
+    from mlc_compile.emit.cpu import code_generation, tvm_target
 
     def compiled(func: object, target: str = "cpu") -> Kernel:
         module = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-        run = tvm.compile(module, target=tvm_target(find_target(target)))["main"]
+        with code_generation():
+            run = tvm.compile(module, target=tvm_target(find_target(target)))["main"]
 
         def call(*arguments: np.ndarray | int) -> Arrays:
             guarded = [_Guarded(a) if isinstance(a, np.ndarray) else a for a in arguments]

@@ -45,8 +45,12 @@ def scalar(name: str) -> Expr:
 
 
 def local(rows: int, lanes: int = LANES, dtype: str = F32) -> Buffer:
-    """`rows` vectors that live in registers once their indices are constants."""
-    return T.alloc_buffer((rows, lanes), dtype, scope="local")
+    """`rows` vectors that live in registers once their indices are constants.
+
+    Scope "global", since TVM puts small buffers of that scope alone on the stack; any other
+    would call the allocator at every use.
+    """
+    return T.alloc_buffer((rows, lanes), dtype, scope="global")
 
 
 def workspace(shape: Sequence[Any], dtype: str = F32) -> Buffer:
