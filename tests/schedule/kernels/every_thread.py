@@ -10,7 +10,7 @@ import numpy as np
 import tvm
 from tvm.tirx.script import builder as T
 
-from mlc_compile.emit.cpu import tvm_target
+from mlc_compile.emit.cpu import code_generation, tvm_target
 from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.target import find_target
 
@@ -35,7 +35,9 @@ def shared_out(tasks: int) -> object:
 def wrong(tasks: int) -> int:
     """How many elements of y are not what each task computes when it runs exactly once."""
     func = shared_out(tasks).with_attr("global_symbol", "main")
-    run = tvm.compile(tvm.IRModule({"main": func}), target=tvm_target(find_target("cpu")))["main"]
+    module = tvm.IRModule({"main": func})
+    with code_generation():
+        run = tvm.compile(module, target=tvm_target(find_target("cpu")))["main"]
     x, y = (tvm.runtime.tensor(np.ones(n, np.float32)) for n in (SIZE, tasks))
     for _ in range(3):  # a launch leaves the pool as it found it
         run(x, y)

@@ -17,7 +17,7 @@ import tvm
 from tvm_ffi.libinfo import find_dlpack_include_path, find_include_path
 
 from mlc_compile.artifact import FlatKV
-from mlc_compile.emit.cpu import tvm_target
+from mlc_compile.emit.cpu import code_generation, tvm_target
 from mlc_compile.layout import GROUP
 from mlc_compile.ops import Attention
 from mlc_compile.schedule.kernels import attention, int8, quantize
@@ -45,7 +45,8 @@ def codec(matrix):
 
 def compiled(func):
     module = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-    return tvm.compile(module, target=tvm_target(ROW)).mod
+    with code_generation():
+        return tvm.compile(module, target=tvm_target(ROW)).mod
 
 
 def gemv(codec, *, residual=False):
