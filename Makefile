@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 # The first interpreter that is new enough and can make a virtual environment.
 # PYTHON=/path/to/python overrules the list.
-CANDIDATES := $(PYTHON) python3.12 python3.11 python3.13 python3.14 python3 python
+CANDIDATES := $(or $(PYTHON),python3.12 python3.11 python3.13 python3.14 python3 python)
 define FIND_PYTHON
 for p in $(CANDIDATES); do \
   if "$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; \

@@ -7,14 +7,16 @@ Two kinds of directory carry a `manifest.json`:
   has packed them, the weights themselves.
 
 Everything is written into a sibling directory first and renamed at the end (`staged`), so
-a reader sees the old directory or the new one, never half of either.
+a reader sees the old directory or the new one, never half of either. Between the two renames
+of a replacement there is none, for as long as they take.
 """
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
@@ -135,11 +137,17 @@ class Check(Struct, frozen=True):
     max_abs_error: float | None = None
     bound: float | None = None
 
+    @property
+    def detail(self) -> str:
+        """What is behind the status: the error, if one was measured, and the reason."""
+        if self.max_abs_error is None:
+            return self.reason
+        error = f"largest error {self.max_abs_error:.3g} of {self.bound:.3g} allowed"
+        return f"{error}; {self.reason}" if self.reason else error
+
     def told(self) -> str:
         """The outcome in a line for people."""
-        if self.max_abs_error is None:
-            return f"{self.status}: {self.reason}"
-        return f"{self.status}, largest error {self.max_abs_error:.3g} of {self.bound:.3g} allowed"
+        return f"{self.status}: {self.detail}" if self.detail else self.status
 
 
 class WeightsManifest(Struct, frozen=True, kw_only=True):
@@ -173,7 +181,6 @@ class Manifest(Struct, frozen=True, kw_only=True):
     activations: Activations = "float32"
     kv: FlatKV
     vocab_size: int
-    hidden_size: int
     plan: WeightPlan
     plan_digest: str
     activation_bytes: int  # planned peak of intermediate storage, the largest function's
@@ -232,12 +239,11 @@ def pretty_json(value: object) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
 
 
-def list_files(directory: Path, *, leave_out: frozenset[str] = frozenset()) -> tuple[File, ...]:
-    """Every file under `directory` with its digest, sorted by path, the manifest aside."""
-    skip = {MANIFEST, BUILD_LOG, *leave_out}
+def list_files(directory: Path) -> tuple[File, ...]:
+    """Every file under `directory` with its digest, sorted by path; not manifest and build log."""
     paths = sorted(p for p in directory.rglob("*") if p.is_file())
     relative = ((p, p.relative_to(directory).as_posix()) for p in paths)
-    return tuple(describe(p, name) for p, name in relative if name not in skip)
+    return tuple(describe(p, name) for p, name in relative if name not in {MANIFEST, BUILD_LOG})
 
 
 def describe(path: Path, name: str) -> File:
@@ -251,41 +257,109 @@ def describe(path: Path, name: str) -> File:
 def staged(directory: Path) -> Iterator[Path]:
     """Give a scratch directory that becomes `directory` if the block succeeds.
 
-    A failure or an interrupt removes the scratch and leaves what was there before. A
-    directory that we did not write (not empty, no manifest) is never replaced.
+    A failure or an interrupt removes the scratch and the parents made for it, and leaves what
+    was there before. What a run that was killed left beside `directory` is cleared first.
+    Raises ConfigError as `refuse_foreign`; an OSError about the scratch names `directory`.
     """
-    if directory.exists() and not _replaceable(directory):
+    refuse_foreign(directory)
+    scratch = _beside(directory, "partial")
+    with _parents_of(directory), _blamed_on(directory, scratch):
+        _clear_stale(directory)
+        scratch.mkdir()
+        try:
+            yield scratch
+            _replace(directory, scratch)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def refuse_foreign(directory: Path) -> None:
+    """ConfigError if `directory` is something that we did not write: not empty, no manifest."""
+    if not directory.exists():
+        return
+    ours = directory.is_dir() and ((directory / MANIFEST).is_file() or not any(directory.iterdir()))
+    if not ours:
         raise ConfigError(
             f"{directory} exists and was not written by mlc-compile",
             hint="choose another directory with -o, or remove it first",
         )
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    scratch = directory.parent / f".{directory.name}.{os.getpid()}.partial"
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir()
+
+
+def _beside(directory: Path, kind: Literal["partial", "retired"]) -> Path:
+    return directory.parent / f".{directory.name}.{os.getpid()}.{kind}"
+
+
+@contextmanager
+def _parents_of(directory: Path) -> Iterator[None]:
+    """Make the parents of `directory`; after a failure remove those made, if still empty."""
+    missing = [p for p in directory.parents if not p.exists()]  # the innermost first
     try:
-        yield scratch
-        _replace(directory, scratch)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        with suppress(OSError):
+            for parent in missing:
+                parent.rmdir()
+        raise
 
 
-def _replaceable(directory: Path) -> bool:
-    return directory.is_dir() and ((directory / MANIFEST).is_file() or not any(directory.iterdir()))
+@contextmanager
+def _blamed_on(directory: Path, scratch: Path) -> Iterator[None]:
+    """Errors about `scratch` and what is in it speak of `directory`, which people know."""
+    try:
+        yield
+    except OSError as e:
+        e.filename = _final_name(e.filename, directory, scratch)
+        if e.filename2 is not None:  # of a copy or rename: where to
+            e.filename2 = _final_name(e.filename2, directory, scratch)
+        raise
+
+
+def _final_name(name: object, directory: Path, scratch: Path) -> object:
+    if isinstance(name, str | os.PathLike) and Path(name).is_relative_to(scratch):
+        return str(directory / Path(name).relative_to(scratch))
+    return name
+
+
+def _clear_stale(directory: Path) -> None:
+    """Remove what killed processes left, or put it back if it is all that there is."""
+    left = re.compile(re.escape(f".{directory.name}.") + r"(\d+)\.(partial|retired)")
+    for path in directory.parent.iterdir():
+        match = left.fullmatch(path.name)
+        if match is None or _is_other_process(int(match[1])):
+            continue
+        if match[2] == "retired" and not directory.exists():
+            path.rename(directory)  # it died between the two renames
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_other_process(pid: int) -> bool:
+    if pid == os.getpid():
+        return False
+    try:
+        os.kill(pid, 0)  # signal 0 only asks
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _replace(directory: Path, scratch: Path) -> None:
+    """Rename `scratch` to `directory`; whatever interrupts this, one of the two is there."""
     if not directory.exists():
         scratch.rename(directory)
         return
-    retired = directory.parent / f".{directory.name}.{os.getpid()}.retired"
-    directory.rename(retired)
+    retired = _beside(directory, "retired")
     try:
+        directory.rename(retired)
         scratch.rename(directory)
-    except OSError:
-        retired.rename(directory)
-        raise
-    shutil.rmtree(retired, ignore_errors=True)
+    finally:
+        if directory.exists():
+            shutil.rmtree(retired, ignore_errors=True)
+        else:
+            retired.rename(directory)
 
 
 _KIND: Final = {WeightsManifest: "weights", Manifest: "artifact"}

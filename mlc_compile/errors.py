@@ -1,6 +1,6 @@
 """Everything that can go wrong for a reason outside our code, with its exit code.
 
-    MlcError                  1   our own bug, if raised bare (it is not)
+    MlcError                  1   our own bug; bare only where a process of ours died of one
     ├── ConfigError           2   usage: options, scheme and target names, limits
     ├── CheckpointError       3   the model directory is not what it must be
     ├── TargetError           4   target or toolchain: wrong CPU, no linker, over a limit
@@ -63,6 +63,11 @@ class EnvironmentError_(MlcError):
     exit_code = 7
 
 
+def error_class(exit_code: int) -> type[MlcError]:
+    """The class whose failures exit with `exit_code`; MlcError itself for any other."""
+    return next((c for c in MlcError.__subclasses__() if c.exit_code == exit_code), MlcError)
+
+
 def near_matches(name: str, known: Iterable[str]) -> str:
     """A hint that lists what `name` may have meant, closest first, else all that is known."""
     choices = sorted(known)
@@ -78,3 +83,8 @@ def listing(items: Iterable[str], limit: int = 5) -> str:
     shown = ", ".join(everything[:limit])
     rest = len(everything) - limit
     return f"{shown} and {rest} more" if rest > 0 else shown
+
+
+def last_line(said: str, otherwise: str) -> str:
+    """The last line that a program said before it failed; `otherwise` if it said nothing."""
+    return said.strip().rpartition("\n")[2] or otherwise

@@ -4,7 +4,8 @@ A layout takes the parts that a quantization scheme made of w[n, k] and says wha
 the library wants (`shapes`) and how to get them (`pack`); `unpack` is the inverse.
 
 `rows16` is the packing of every CPU kernel. Rows go in blocks of 16, one vector lane a
-row; n is padded with zero rows to a multiple of 16.
+row; n is padded with zero rows to a multiple of 16. How a matrix is packed depends on the
+parts that its scheme made of it: a line of `ROWS16` for each such set.
 
     weight f16|f32[n, k]           ->  weight [n/16, k, 16]
     q_weight u32[n, k/8]           ->  packed i32[n/16, pairs, 128 + scales]
@@ -31,9 +32,11 @@ Array = NDArray[Any]
 Parts = dict[str, Array]
 Shapes = dict[str, tuple[tuple[int, ...], str]]  # suffix -> (shape, dtype)
 
+GROUP: Final = 32  # consecutive k that share a scale: of INT4 weights, and of int8 activations
+NIBBLES: Final = 8  # INT4 codes in a word
+ZERO_POINT: Final = 7  # the code that stands for 0, and the largest magnitude of code - 7
+
 ROWS: Final = 16
-GROUP: Final = 32  # codes along k that share a scale
-NIBBLES: Final = 8
 GROUP_WORDS: Final = ROWS * GROUP // NIBBLES  # int32 words of a group's codes in a block
 
 
@@ -54,31 +57,50 @@ class Layout(Protocol):
         """The parts of shapes `neutral` that `packed` was made of."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rows16:
-    """Blocks of 16 rows, a row a lane: see the module's head."""
-
-    name: str = "rows16"
+class Packing(Protocol):
+    """What a layout does with matrices of one set of parts."""
 
     def shapes(self, neutral: Shapes) -> Shapes:
-        if "weight" in neutral:
-            (n, k), dtype = neutral["weight"]
-            return {"weight": ((_blocks(n), k, ROWS), dtype)}
+        """As `Layout.shapes`."""
+
+    def pack(self, parts: Parts) -> Parts:
+        """As `Layout.pack`."""
+
+    def unpack(self, packed: Parts, neutral: Shapes) -> Parts:
+        """As `Layout.unpack`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """weight f16|f32[n, k] -> [n/16, k, 16]."""
+
+    def shapes(self, neutral: Shapes) -> Shapes:
+        (n, k), dtype = neutral["weight"]
+        return {"weight": ((_blocks(n), k, ROWS), dtype)}
+
+    def pack(self, parts: Parts) -> Parts:
+        return {"weight": _to_lanes(parts["weight"])}
+
+    def unpack(self, packed: Parts, neutral: Shapes) -> Parts:
+        (n, _), _ = neutral["weight"]
+        return {"weight": _from_lanes(packed["weight"])[:n]}
+
+
+@dataclass(frozen=True, slots=True)
+class Int4Stream:
+    """q_weight u32[n, k/8] and q_scale f16|f32[n, k/32] -> packed: see the module's head."""
+
+    def shapes(self, neutral: Shapes) -> Shapes:
         (n, groups), dtype = neutral["q_scale"]
         return {"packed": ((_blocks(n), _pairs(groups), pair_words(dtype)), "int32")}
 
     def pack(self, parts: Parts) -> Parts:
-        if "weight" in parts:
-            return {"weight": _to_lanes(parts["weight"])}
         codes = _to_words(_pad_rows(parts["q_weight"]))
         scales = _to_lanes(parts["q_scale"]).view("<i4")  # (block, group, words)
         paired = [_paired(codes), _paired(scales)]
         return {"packed": np.concatenate(paired, axis=-1)}
 
     def unpack(self, packed: Parts, neutral: Shapes) -> Parts:
-        if "weight" in packed:
-            (n, _), _ = neutral["weight"]
-            return {"weight": _from_lanes(packed["weight"])[:n]}
         (n, groups), dtype = neutral["q_scale"]
         blocks, pairs, _ = packed["packed"].shape
         codes = packed["packed"][..., : 2 * GROUP_WORDS].reshape(blocks, 2 * pairs, 4, ROWS)
@@ -88,6 +110,28 @@ class Rows16:
             "q_weight": _from_words(codes[:, :groups])[:n],
             "q_scale": _from_lanes(scales[:, :groups])[:n],
         }
+
+
+ROWS16: Final[dict[frozenset[str], Packing]] = {  # by a scheme's parts
+    frozenset({"weight"}): Lanes(),
+    frozenset({"q_weight", "q_scale"}): Int4Stream(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rows16:
+    """Blocks of 16 rows, a row a lane: see the module's head."""
+
+    name: str = "rows16"
+
+    def shapes(self, neutral: Shapes) -> Shapes:
+        return ROWS16[frozenset(neutral)].shapes(neutral)
+
+    def pack(self, parts: Parts) -> Parts:
+        return ROWS16[frozenset(parts)].pack(parts)
+
+    def unpack(self, packed: Parts, neutral: Shapes) -> Parts:
+        return ROWS16[frozenset(neutral)].unpack(packed, neutral)
 
 
 @dataclass(frozen=True, slots=True)

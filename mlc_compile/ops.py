@@ -8,7 +8,7 @@ Operator and arguments, attributes below, result to the right:
     quantized_matmul(x[.., k], part, ..)    x dequantize(parts)^T: [.., n]
         n, scheme
     quantized_take(ids[m], part, ..)        rows of dequantize(parts): [m, k]
-        k, scheme
+        n, scheme, k
     swiglu(gate_up[.., 2 i])                silu(gate) * up: [.., i]
     attention(qkv[1, m, (h_q + 2 h_kv) d], gamma_q[d], gamma_k[d], kv)
         fields of `Attention`               (o[1, m, h_q d], kv)
@@ -24,9 +24,9 @@ Operator and arguments, attributes below, result to the right:
     quantize_act(inputs of `source`)        (codes i32[1, m, k/4], scales f32[1, m, k/32],
         source, k, eps                       offsets i32[1, m, k/32])
     int8_matmul(codes, scales, offsets, parts of w[n, k] .., residual if any)
-        n, residual                         [1, m, n]
+        n, scheme, residual                 [1, m, n]
     int8_gemv(inputs of `source` .., parts .., residual if any)
-        source, k, eps, n, residual         [1, 1, n]
+        source, k, eps, n, scheme, residual [1, 1, n]
 
 A `source` (see SOURCES) is what is computed on the way into quantization. The operators
 with `flat` or `rope` are what `mlc.attention` becomes over the flat KV cache
@@ -47,9 +47,10 @@ from tvm.ir import Op, make_node, register_op_attr
 from tvm.ir import _ffi_api as ir_ffi
 from tvm.tirx import IntImm
 
+from mlc_compile.layout import GROUP
+
 COMPUTE_DTYPE: Final = "float32"
 SOURCES: Final = {"plain": 1, "rms_norm": 2, "swiglu": 1}  # name -> number of inputs
-GROUP: Final = 32  # activations that share a scale
 RAW: Final = "raw"  # the layout of a weight as the checkpoint has it
 
 
@@ -121,14 +122,27 @@ def linear(x: relax.Expr, w: relax.Expr) -> relax.Call:
     return _call("mlc.linear", [x, w])
 
 
-def quantized_matmul(x: relax.Expr, parts: Sequence[relax.Expr], n: int, scheme: str) -> relax.Call:
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Attributes that say what the parts of w[n, k] stand for: n, and a key of quant.SCHEMES."""
+
+    n: int
+    scheme: str
+
+    @classmethod
+    def of(cls, call: relax.Call) -> "Matrix":
+        """The matrix of a matmul or lookup with quantized weights."""
+        return cls(n=int(call.attrs["n"]), scheme=str(call.attrs["scheme"]))
+
+
+def quantized_matmul(x: relax.Expr, parts: Sequence[relax.Expr], w: Matrix) -> relax.Call:
     """`mlc.quantized_matmul`: x[.., k] and the parts of w[n, k] -> [.., n]."""
-    return _call("mlc.quantized_matmul", [x, *parts], n=n, scheme=scheme)
+    return _call("mlc.quantized_matmul", [x, *parts], **asdict(w))
 
 
-def quantized_take(ids: relax.Expr, parts: Sequence[relax.Expr], k: int, scheme: str) -> relax.Call:
-    """`mlc.quantized_take`: ids[m] and the parts of w[vocab, k] -> [m, k]."""
-    return _call("mlc.quantized_take", [ids, *parts], k=k, scheme=scheme)
+def quantized_take(ids: relax.Expr, parts: Sequence[relax.Expr], w: Matrix, k: int) -> relax.Call:
+    """`mlc.quantized_take`: ids[m] and the parts of w[n, k] -> [m, k]."""
+    return _call("mlc.quantized_take", [ids, *parts], **asdict(w), k=k)
 
 
 def swiglu(gate_up: relax.Expr) -> relax.Call:
@@ -190,13 +204,17 @@ def quantize_act(inputs: Sequence[relax.Expr], source: Source) -> relax.Call:
     return _call("mlc.quantize_act", list(inputs), **source.attrs())
 
 
-def int8_matmul(
-    acts: Sequence[relax.Expr], parts: Sequence[relax.Expr], n: int, residual: relax.Expr | None
-) -> relax.Call:
+def int8_matmul(acts: Sequence[relax.Expr], parts: Sequence[relax.Expr], w: Matrix) -> relax.Call:
     """`mlc.int8_matmul`: the three results of quantize_act, the parts of w[n, k]."""
-    tail = [] if residual is None else [residual]
-    args = [*acts, *parts, *tail]
-    return _call("mlc.int8_matmul", args, n=n, residual=residual is not None)
+    return _call("mlc.int8_matmul", [*acts, *parts], **asdict(w), residual=False)
+
+
+def with_residual(
+    matmul: relax.Call, args: Sequence[relax.Expr], residual: relax.Expr
+) -> relax.Call:
+    """The `mlc.int8_matmul` call `matmul`, which has none yet, on `args` and a residual."""
+    w = Matrix.of(matmul)
+    return _call("mlc.int8_matmul", [*args, residual], **asdict(w), residual=True)
 
 
 def int8_gemv(
@@ -206,8 +224,9 @@ def int8_gemv(
 
     `rest` is the matmul's arguments after the activations.
     """
-    attrs = {"n": int(matmul.attrs["n"]), "residual": bool(matmul.attrs["residual"])}
-    return _call("mlc.int8_gemv", [*inputs, *rest], **source.attrs(), **attrs)
+    attrs = {**source.attrs(), **asdict(Matrix.of(matmul))}
+    residual = bool(matmul.attrs["residual"])
+    return _call("mlc.int8_gemv", [*inputs, *rest], **attrs, residual=residual)
 
 
 def is_call(expr: relax.Expr, op_name: str) -> bool:
@@ -243,7 +262,7 @@ def _infer_weight(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
 def _infer_linear(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
     x, w = call.args
     n, k = shape_of(w)
-    _require_inner(call, shape_of(x)[-1], k)
+    _assert_inner(call, shape_of(x)[-1], k)
     return relax.TensorType([*shape_of(x)[:-1], n], COMPUTE_DTYPE)
 
 
@@ -260,9 +279,9 @@ def _infer_attention(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Ty
     qkv, gamma_q, gamma_k, kv = call.args
     a = Attention.of(call)
     *outer, width = shape_of(qkv)
-    _require_inner(call, width, (a.h_q + 2 * a.h_kv) * a.d)
+    _assert_inner(call, width, (a.h_q + 2 * a.h_kv) * a.d)
     for gamma in (gamma_q, gamma_k):
-        _require_inner(call, shape_of(gamma)[0], a.d)
+        _assert_inner(call, shape_of(gamma)[0], a.d)
     return relax.TupleType([relax.TensorType([*outer, a.h_q * a.d], COMPUTE_DTYPE), kv.ty])
 
 
@@ -307,9 +326,9 @@ def _infer_rows(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
     return relax.TensorType([*outer, int(call.attrs["n"])], COMPUTE_DTYPE)
 
 
-def _require_inner(call: relax.Call, got: relax.Expr, expected: relax.Expr) -> None:
-    if int(got) != int(expected):
-        raise TypeError(f"{call.op.name}: inner sizes must agree, got {got} and {expected}")
+def _assert_inner(call: relax.Call, got: relax.Expr, expected: relax.Expr) -> None:
+    sizes = (int(got), int(expected))
+    assert sizes[0] == sizes[1], f"{call.op.name}: inner sizes {sizes[0]} and {sizes[1]} differ"
 
 
 Infer = Callable[[relax.Call, relax.BlockBuilder], relax.Type]

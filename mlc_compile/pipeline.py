@@ -14,13 +14,15 @@ from typing import Any, Final
 
 import tvm_ffi
 from tvm import IRModule, relax, tirx
-from tvm.ir.transform import PassContext, module_pass
+from tvm.ir.transform import Pass
 
+from mlc_compile import ops
 from mlc_compile.artifact import Activations, FlatKV, Limits
 from mlc_compile.model.rope import Rope
 from mlc_compile.passes.assign_layouts import AssignLayouts
 from mlc_compile.passes.attach_metadata import AttachMetadata
 from mlc_compile.passes.bind_weights import BindWeights
+from mlc_compile.passes.bound_tokens import BoundTokens
 from mlc_compile.passes.cancel_split_concat import CancelSplitConcat
 from mlc_compile.passes.fuse_quantize_gemv import FuseQuantizeGemv
 from mlc_compile.passes.fuse_quantize_source import FuseQuantizeSource
@@ -33,11 +35,10 @@ from mlc_compile.passes.name_weights import NameWeights
 from mlc_compile.passes.quantize_activations import QuantizeActivations
 from mlc_compile.passes.quantize_weights import QuantizeWeights
 from mlc_compile.passes.rewrite import relax_functions
+from mlc_compile.quant import find_scheme, has_codes
 from mlc_compile.schedule.leftovers import ScheduleLeftovers
 from mlc_compile.schedule.lower_operators import LowerOperators
 from mlc_compile.target import Target
-
-Pass = Any  # tvm.ir.transform.Pass
 
 # An exception in a pass reaches us through C++, by name, and this name TVM does not know:
 # Ctrl-C would come out as a RuntimeError.
@@ -46,7 +47,6 @@ tvm_ffi.register_error("KeyboardInterrupt", KeyboardInterrupt)
 # Not legalized: the memory planner lets the result share its argument's storage, and the
 # virtual machine has a builtin that makes a view. A kernel would copy.
 VIEWS: Final = ("relax.reshape",)
-TOKENS: Final = "n"  # the symbolic dimension of the model: tokens of one call
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def phases(plan: Plan) -> tuple[Phase, ...]:
                 relax.transform.AnnotateTIROpPattern(),
                 relax.transform.FuseOps(),
                 relax.transform.FuseTIR(),
-                ScheduleLeftovers(plan.target),
+                ScheduleLeftovers(),
                 relax.transform.DeadCodeElimination(),
             ),
         ),
@@ -132,9 +132,11 @@ def phases(plan: Plan) -> tuple[Phase, ...]:
 
 
 def _activations(plan: Plan) -> tuple[Pass, ...]:
-    """How matmuls read their activations; nothing to do for float32."""
-    if plan.activations == "float32":
+    """How matmuls read their activations; unquantized weights leave no choice."""
+    if not has_codes(find_scheme(plan.scheme)):
         return ()
+    if plan.activations == "float32":
+        return (QuantizeActivations(refusal=_why_float(plan.target)),)
     return (
         QuantizeActivations(),
         FuseQuantizeSource(),  # norms and SwiGLU into the quantization that reads them
@@ -143,18 +145,11 @@ def _activations(plan: Plan) -> tuple[Pass, ...]:
     )
 
 
-@module_pass(opt_level=0, name="BoundTokens")
-@dataclass(frozen=True)
-class BoundTokens:
-    """Tell the memory planner how large the symbolic token count can get."""
-
-    chunk: int
-
-    def transform_module(self, mod: IRModule, _ctx: PassContext) -> IRModule:
-        out = IRModule(mod.functions, attrs=mod.attrs)
-        for gv, func in relax_functions(mod):
-            out[gv] = func.with_attr("tir_var_upper_bound", {TOKENS: self.chunk})
-        return out
+def _why_float(target: Target) -> str:
+    """Why INT4 weights are multiplied by float32 activations."""
+    if target.int8_dot is None:
+        return f"{target.name} has no int8 dot product"
+    return "float32 was asked for, or another variant has no int8 dot product"
 
 
 def planned_bytes(mod: IRModule) -> dict[str, int]:
@@ -166,10 +161,7 @@ def _storage(func: relax.Function) -> int:
     sizes: list[int] = []
 
     def visit(expr: relax.Expr) -> None:
-        if (
-            isinstance(expr, relax.Call)
-            and getattr(expr.op, "name", "") == "relax.memory.alloc_storage"
-        ):
+        if ops.is_call(expr, "relax.memory.alloc_storage"):
             (size,) = expr.args[0].values
             assert isinstance(size, tirx.IntImm), "storage without an upper bound"
             sizes.append(int(size))

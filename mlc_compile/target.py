@@ -5,8 +5,10 @@ name of a backend is compared nowhere else. CPU features are spelled as the Linu
 spells them in /proc/cpuinfo (`avx512_vnni`), which is also archspec's spelling.
 """
 
+import platform
 import tomllib
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, Literal
 
@@ -14,27 +16,40 @@ import archspec.cpu
 import archspec.cpu.detect
 import msgspec
 
-from mlc_compile.errors import ConfigError, DamageError, TargetError, near_matches
+from mlc_compile.errors import ConfigError, DamageError, TargetError, listing, near_matches
 
 VARIANT: Final = "+"
 HOST: Final = "cpu"  # the target that means "this machine"
 
-# Features beyond a level that our kernels or LLVM can use: kernel spelling -> LLVM spelling.
+# Features beyond a level that our kernels or LLVM use: kernel spelling -> LLVM spelling.
 EXTRA_FEATURES: Final = {
     "avx512_vnni": "avx512vnni",
-    "avx512_bf16": "avx512bf16",
     "avx512_fp16": "avx512fp16",
-    "avx512vbmi": "avx512vbmi",
     "avx_vnni": "avxvnni",
-    "amx_tile": "amx-tile",
-    "amx_int8": "amx-int8",
-    "amx_bf16": "amx-bf16",
     "asimddp": "dotprod",
-    "i8mm": "i8mm",
-    "fphp": "fullfp16",
 }
 
-X86_LEVELS: Final = ("x86_64_v4", "x86_64_v3", "x86_64_v2")  # best first
+# Those that multiply int8 by four and add, best first: what `schedule.kernels.dot` writes with.
+INT8_DOT_FEATURES: Final = ("avx512_vnni", "avx512bw", "avx_vnni", "avx2", "asimddp")
+
+# (platform.system(), instruction set) -> the presets for such a machine, best first.
+HOST_ROWS: Final = {
+    ("Linux", "x86_64"): ("cpu-x86-64-v4", "cpu-x86-64-v3", "cpu-x86-64-v2"),
+    ("Linux", "aarch64"): ("cpu-aarch64",),
+    ("Darwin", "aarch64"): ("cpu-apple-m1",),
+}
+
+ARCHS: Final = {"arm64": "aarch64", "amd64": "x86_64"}  # other names of an instruction set
+
+# How the system part of a triple begins -> platform.system(); the first that matches decides,
+# and Android's `linux-android` must not pass for Linux.
+SYSTEMS: Final = (
+    ("android", "Android"),
+    ("linux", "Linux"),
+    ("macos", "Darwin"),
+    ("darwin", "Darwin"),
+    ("windows", "Windows"),
+)
 
 
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -53,7 +68,6 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     vector_registers: int
     layout: str = "rows16"  # how weights are packed: a key of layout.LAYOUTS
     kv: Literal["flat", "tvm_paged"] = "flat"
-    compute_dtype: Literal["float32"] = "float32"
     library: str = "lib.so"  # file name of the shared library
     variants: tuple["Target", ...] = ()  # rows that share one artifact: a library for each
 
@@ -71,6 +85,11 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def arch(self) -> str:
         """The instruction set: the first part of the triple."""
         return self.triple.split("-", maxsplit=1)[0]
+
+    @property
+    def int8_dot(self) -> str | None:
+        """The best of INT8_DOT_FEATURES that every CPU of the row has; None: float32 only."""
+        return next((f for f in INT8_DOT_FEATURES if f in self.requires), None)
 
 
 def target_names() -> tuple[str, ...]:
@@ -96,22 +115,38 @@ def find_target(name: str) -> Target:
 
 def _variants(name: str) -> Target:
     first, *rest = name.split(VARIANT)
-    rows = [find_target(first), *(find_target(_completed(piece)) for piece in rest)]
-    base = rows[0]
-    for row in rows[1:]:
-        if (row.triple, row.layout, row.kv) != (base.triple, base.layout, base.kv):
-            raise ConfigError(
-                f"{row.name} cannot share an artifact with {base.name}: "
-                "variants must agree on triple, weight layout and KV cache",
-                hint="build them apart, separated by a comma",
-            )
-    named = tuple(
-        msgspec.structs.replace(row, library=f"{Path(row.library).stem}-{row.name}.so")
-        for row in rows
-    )
-    if len({row.name for row in named}) != len(named):
+    typed = [find_target(first), *(find_target(_completed(piece)) for piece in rest)]
+    if len({row.name for row in typed}) != len(typed):
         raise ConfigError(f"{name} names a target twice", hint="name each variant once")
-    return msgspec.structs.replace(base, name=name, variants=named)
+    rows = sorted(typed, key=lambda row: len(row.requires))
+    for plainer, better in pairwise(rows):
+        _check_pair(plainer, better)
+    named = tuple(msgspec.structs.replace(row, library=_library_of(row)) for row in rows)
+    return msgspec.structs.replace(rows[0], name=name, variants=named)
+
+
+def _check_pair(plainer: Target, better: Target) -> None:
+    """ConfigError unless one artifact can hold both, and it is clear which a CPU loads."""
+    apart = "build them apart, separated by a comma"
+    shared = [(row.triple, row.layout, row.kv) for row in (plainer, better)]
+    if shared[0] != shared[1]:
+        raise ConfigError(
+            f"{better.name} cannot share an artifact with {plainer.name}: "
+            "variants must agree on triple, weight layout and KV cache",
+            hint=apart,
+        )
+    if not set(plainer.requires) < set(better.requires):
+        raise ConfigError(
+            f"{better.name} cannot share an artifact with {plainer.name}: of two variants one "
+            "must require all CPU features of the other, and more",
+            hint=apart,
+        )
+
+
+def _library_of(variant: Target) -> str:
+    """`lib.so` -> `lib-cpu-x86-64-v3.so`."""
+    plain = Path(variant.library)
+    return f"{plain.stem}-{variant.name}{plain.suffix}"
 
 
 def _completed(piece: str) -> str:
@@ -122,8 +157,13 @@ def _completed(piece: str) -> str:
 
 
 def cpu_features() -> frozenset[str]:
-    """The features of the CPU we run on, as the operating system reports them."""
-    return frozenset(archspec.cpu.detect.detected_info().features)
+    """The features of the CPU we run on, as the operating system reports them.
+
+    macOS names the chip of an Apple computer and no features: they are those of its model.
+    """
+    found = archspec.cpu.detect.detected_info()
+    known = archspec.cpu.TARGETS.get(found.name)
+    return frozenset(found.features or (known.features if known else ()))
 
 
 @cache
@@ -134,7 +174,7 @@ def host_target() -> Target:
     features that the name would imply.
     """
     features = cpu_features()
-    base = _rows()[_host_row(features)]
+    base = _host_row(features)
     extras = tuple(sorted(f for f in EXTRA_FEATURES if f in features and f not in base.requires))
     return msgspec.structs.replace(
         base,
@@ -157,23 +197,41 @@ def config_dir() -> Path:
     return inside if inside.is_dir() else Path(__file__).parent.parent / "configs"
 
 
-def _host_row(features: frozenset[str]) -> str:
-    machine = archspec.cpu.host().family.name
-    if machine == "aarch64":
-        return "cpu-apple-m1" if _is_mac() else "cpu-aarch64"
-    for level in X86_LEVELS:
-        if archspec.cpu.TARGETS[level].features <= features:
-            return "cpu-" + level.replace("_64_", "-64-")
-    raise TargetError(
-        f"this CPU ({machine}) is below x86-64-v2, the oldest level we compile for",
-        hint="name a target explicitly, for example --target cpu-x86-64-v3, and run elsewhere",
+def triple_mismatch(triple: str) -> str | None:
+    """Why code for `triple` cannot run here, e.g. "it is for aarch64 Linux, ..."; None: it can."""
+    arch, _, rest = triple.partition("-")
+    parts = rest.split("-")
+    system = next(
+        (name for start, name in SYSTEMS if any(p.startswith(start) for p in parts)), rest
     )
+    here = _this_machine()
+    if (system, ARCHS.get(arch, arch)) == here:
+        return None
+    return f"it is for {arch} {system}, this machine is {here[1]} {here[0]}"
 
 
-def _is_mac() -> bool:
-    import platform
+def _this_machine() -> tuple[str, str]:
+    """System and instruction set, as HOST_ROWS spells them."""
+    machine = platform.machine().lower()
+    return platform.system(), ARCHS.get(machine, machine)
 
-    return platform.system() == "Darwin"
+
+def _host_row(features: frozenset[str]) -> Target:
+    """The first preset for this kind of machine whose features it has."""
+    here = _this_machine()
+    rows = [_rows()[name] for name in HOST_ROWS.get(here, ())]
+    if not rows:
+        raise TargetError(f"there is no preset for {here[1]} {here[0]}", hint=_ELSEWHERE)
+    for row in rows:
+        if features.issuperset(row.requires):
+            return row
+    oldest = rows[-1]
+    missing = [f for f in oldest.requires if f not in features]
+    raise TargetError(
+        f"this CPU is below {oldest.name}, the oldest that we compile for: "
+        f"it lacks {listing(missing)}",
+        hint=_ELSEWHERE,
+    )
 
 
 @cache
@@ -188,12 +246,25 @@ def _rows() -> dict[str, Target]:
 
 
 def _read_row(path: Path) -> Target:
-    """One preset. `level` names an archspec microarchitecture whose features it requires."""
+    """One preset.
+
+    `level` names an archspec microarchitecture, whose features mcpu must imply; what `requires`
+    adds to them is told to LLVM.
+    """
     try:
-        table = tomllib.loads(path.read_text())
-        level = table.pop("level", None)
-        required = sorted(archspec.cpu.TARGETS[level].features) if level else []
-        row = {"name": path.stem, **table, "requires": [*required, *table.get("requires", [])]}
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        level, added = table.pop("level", None), table.pop("requires", [])
+        implied = sorted(archspec.cpu.TARGETS[level].features) if level else []
+        mattr = [
+            *table.pop("mattr", []),
+            *(EXTRA_FEATURES[f] for f in added if f in EXTRA_FEATURES),
+        ]
+        row = {"name": path.stem, **table, "mattr": mattr, "requires": [*implied, *added]}
         return msgspec.convert(row, Target)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError, KeyError) as e:
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError, KeyError, TypeError) as e:
         raise ConfigError(f"{path}: {e}", hint="see the fields of mlc_compile.target.Target") from e
+
+
+_ELSEWHERE: Final = (
+    "name a target, for example --target cpu-x86-64-v3, and run the result elsewhere"
+)

@@ -27,8 +27,12 @@ COMPILER_TESTS = (
     "schedule/",
     "emit/",
     "model/test_qwen3",
+    "test_accuracy",
     "test_ops",
     "test_paged_equals_flat",
+    "report/",
+    "driver/test_build",
+    "driver/test_compile",
     "test_pipeline",
 )
 
@@ -145,6 +149,61 @@ def build_nano(build_model: Build, nano_checkpoint: Path) -> Build:
 def nano_artifact(build_nano: Build) -> Path:
     """The nano checkpoint as an INT4 artifact (q4f16_1) for this machine."""
     return build_nano("q4f16_1")
+
+
+@pytest.fixture(scope="session")
+def nano_plan(nano_checkpoint: Path) -> Callable[..., tuple[object, object]]:
+    """`nano_plan("cpu", "q4f16_1")`: the nano model as exported, and a plan by default options."""
+    from mlc_compile.artifact import Limits
+    from mlc_compile.checkpoint import read_config
+    from mlc_compile.driver.compile import Options, choose_activations, choose_kv
+    from mlc_compile.model import load_config
+    from mlc_compile.model.qwen3 import export
+    from mlc_compile.pipeline import Plan
+    from mlc_compile.target import find_target
+
+    config = load_config(read_config(nano_checkpoint), "config.json")
+
+    def make(
+        target: str, scheme: str, *, chunk: int = 64, tied: bool = True, **options: str
+    ) -> tuple[object, object]:
+        asked, row = Options(**options), find_target(target)
+        mod, names = export(config, tied=tied)
+        plan = Plan(
+            target=row,
+            scheme=scheme,
+            kv=choose_kv(config, scheme, asked),
+            limits=Limits(context=256, prefill_chunk=chunk),
+            weight_names=names,
+            rope=config.rope,
+            activations=choose_activations(row, scheme, asked),
+        )
+        return mod, plan
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def nano_after(nano_plan: Callable[..., tuple[object, object]]) -> Callable[..., object]:
+    """`nano_after("memory", "cpu", "q4f16_1")`: the nano model when that phase has ended.
+
+    More arguments are `nano_plan`'s; equal calls share one module.
+    """
+    from mlc_compile.emit.cpu import tvm_target
+    from mlc_compile.pipeline import phases
+
+    @functools.cache
+    def run(target: str, scheme: str, **choices: object) -> dict[str, object]:
+        mod, plan = nano_plan(target, scheme, **choices)
+        after = {}
+        with tvm_target(plan.target):
+            for phase in phases(plan):
+                for step in phase.passes:
+                    mod = step(mod)
+                after[phase.name] = mod
+        return after
+
+    return lambda phase, target, scheme, **choices: run(target, scheme, **choices)[phase]
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,11 @@
 """Directories appear whole or not at all, and a manifest that lies is found."""
 
+import contextlib
+import errno
 import json
 import os
+import subprocess
+import sys
 
 import msgspec
 import pytest
@@ -45,7 +49,6 @@ ARTIFACT = Manifest(
     limits=Limits(context=64, prefill_chunk=16),
     kv=FlatKV(layers=1, kv_heads=2, head_dim=4, page=16, dtype="float16"),
     vocab_size=8,
-    hidden_size=4,
     plan=PLAN,
     plan_digest=PLAN.digest(),
     activation_bytes=100,
@@ -124,26 +127,108 @@ def test_what_we_did_not_write_is_never_replaced(tmp_path, kind):
     assert seen(tmp_path) == ["out"]
 
 
-def test_scratch_left_by_a_crash_is_cleared(tmp_path):
-    stale = tmp_path / f".out.{os.getpid()}.partial"
-    stale.mkdir()
-    (stale / "stale").write_text("")
+@pytest.fixture
+def dead():
+    """The id of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def leave(path):
+    path.mkdir()
+    write_manifest(path, WEIGHTS)
+    (path / "file").write_text("stale")
+
+
+@pytest.mark.parametrize("kind", ["partial", "retired"])
+def test_what_a_killed_run_left_is_cleared(tmp_path, dead, kind):
+    write(tmp_path / "out", "old")
+    leave(tmp_path / f".out.{dead}.{kind}")
+    leave(tmp_path / f".out.{os.getpid()}.{kind}")
     write(tmp_path / "out")
-    assert seen(tmp_path / "out") == ["file", MANIFEST]
+    assert seen(tmp_path) == ["out"]
+    assert (tmp_path / "out" / "file").read_text() == "new"
 
 
-def test_a_rename_that_fails_puts_the_old_directory_back(tmp_path, monkeypatch):
+def test_what_a_living_run_or_another_directory_has_beside_it_stays(tmp_path, dead):
+    others = [f".out.{os.getppid()}.partial", f".out2.{dead}.partial", f".out.{dead}.partial.txt"]
+    for name in others:
+        (tmp_path / name).mkdir()
+    write(tmp_path / "out")
+    assert seen(tmp_path) == sorted([*others, "out"])
+
+
+@pytest.mark.parametrize("failure", [None, RuntimeError])
+def test_a_run_killed_between_the_renames_has_lost_nothing(tmp_path, dead, failure):
+    leave(tmp_path / f".out.{dead}.retired")
+    with pytest.raises(failure) if failure else contextlib.nullcontext():
+        write(tmp_path / "out", failure=failure)
+    assert seen(tmp_path) == ["out"]
+    assert (tmp_path / "out" / "file").read_text() == ("stale" if failure else "new")
+
+
+def test_a_failure_removes_the_parents_that_it_made_and_no_others(tmp_path):
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(RuntimeError):
+        write(tmp_path / "mine" / "a" / "b" / "out", failure=RuntimeError)
+    assert list(tmp_path.rglob("*")) == [tmp_path / "mine"]
+
+
+def test_a_parent_that_somebody_uses_by_now_stays(tmp_path):
+    def use_and_fail():
+        with staged(tmp_path / "a" / "b" / "out"):
+            (tmp_path / "a" / "note").write_text("")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        use_and_fail()
+    assert seen(tmp_path / "a") == ["note"]
+
+
+@pytest.mark.parametrize("call", ["mkdir", "rename"])
+def test_errors_speak_of_the_directory_and_not_of_the_scratch(tmp_path, monkeypatch, call):
+    real = getattr(type(tmp_path), call)
+
+    def refuse(self, *arguments, **options):
+        if self.name.endswith(".partial"):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self))
+        return real(self, *arguments, **options)
+
+    monkeypatch.setattr(type(tmp_path), call, refuse)
+    with pytest.raises(OSError, match="Read-only") as error:
+        write(tmp_path / "out")
+    assert error.value.filename == str(tmp_path / "out")
+
+
+def test_an_error_about_a_copy_names_where_it_was_to_go(tmp_path):
+    with pytest.raises(OSError, match="Errno 28") as error, staged(tmp_path / "out") as scratch:
+        raise OSError(28, "full", "source", None, str(scratch / "copy"))
+    assert error.value.filename == "source"
+    assert error.value.filename2 == str(tmp_path / "out" / "copy")
+
+
+def test_an_error_about_a_file_inside_names_the_place_where_it_would_be(tmp_path):
+    with pytest.raises(FileNotFoundError) as error, staged(tmp_path / "out") as scratch:
+        (scratch / "absent").read_bytes()
+    assert error.value.filename == str(tmp_path / "out" / "absent")
+
+
+@pytest.mark.parametrize(
+    "failure", [OSError(28, "No space left on device"), KeyboardInterrupt("No space left")]
+)
+def test_a_rename_that_fails_puts_the_old_directory_back(tmp_path, monkeypatch, failure):
     out = tmp_path / "out"
     write(out, "old")
     rename = type(out).rename
 
     def failing(self, target):
         if self.name.endswith(".partial"):
-            raise OSError(28, "No space left on device")
+            raise failure
         return rename(self, target)
 
     monkeypatch.setattr(type(out), "rename", failing)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(type(failure), match="No space left"):
         write(out, "new")
     assert (out / "file").read_text() == "old"
     assert seen(tmp_path) == ["out"]
@@ -210,10 +295,10 @@ def test_a_damaged_manifest_is_damage(tmp_path, damage):
 
 
 def test_listed_files_are_sorted_and_leave_out_manifest_and_log(tmp_path):
-    for name in ("z", "a", "sub/b", MANIFEST, "build-log.json", "skipped"):
+    for name in ("z", "a", "sub/b", MANIFEST, "build-log.json"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
-    files = list_files(tmp_path, leave_out=frozenset({"skipped"}))
+    files = list_files(tmp_path)
     assert [f.path for f in files] == ["a", "sub/b", "z"]
     assert files[0].nbytes == 1
     assert files[0].sha256.startswith("ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785")
@@ -239,7 +324,12 @@ def test_the_cache_takes_whole_pages(context, pages, nbytes):
     ("check", "told"),
     [
         (Check(status="not run", reason="no device"), "not run: no device"),
-        (ARTIFACT.check, "pass, largest error 1e-06 of 0.001 allowed"),
+        (Check(status="not run"), "not run"),
+        (ARTIFACT.check, "pass: largest error 1e-06 of 0.001 allowed"),
+        (
+            msgspec.structs.replace(ARTIFACT.check, reason="b.so was not run"),
+            "pass: largest error 1e-06 of 0.001 allowed; b.so was not run",
+        ),
     ],
 )
 def test_a_check_is_told_in_a_line(check, told):

@@ -132,9 +132,18 @@ def test_wide_vectors_are_exact_in_float32(dtype):
     np.testing.assert_array_equal(unpacked, gamma)
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_a_layout_is_registered_under_its_name(name):
-    assert LAYOUTS[name].name == name
+@pytest.mark.parametrize("name", SCHEMES)
+def test_every_scheme_s_parts_can_be_packed(name):
+    w = np.random.default_rng(1).standard_normal((24, 64)).astype(np.float32)
+    parts = SCHEMES[name].encode(w)
+    assert shapes_of(parts) == SCHEMES[name].parts(24, 64)
+    check_round_trip(parts)
+
+
+def test_the_order_of_parts_does_not_matter():
+    parts = int4_parts(17, 96)
+    there, back = (ROWS16.pack(dict(sorted(parts.items(), reverse=r))) for r in (False, True))
+    np.testing.assert_array_equal(there["packed"], back["packed"])
 
 
 @pytest.mark.parametrize("offset", [0, 1, 64, 100])

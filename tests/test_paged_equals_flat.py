@@ -14,7 +14,7 @@ from mlc_compile.checkpoint import TensorCache
 from mlc_compile.driver.compile import Options, choose_kv, read_subject
 from mlc_compile.driver.convert import convert
 from mlc_compile.driver.pack import pack_weights
-from mlc_compile.emit.cpu import tvm_target
+from mlc_compile.emit.cpu import build, tvm_target
 from mlc_compile.model.qwen3 import export
 from mlc_compile.passes.bind_weights import read_plan
 from mlc_compile.pipeline import Plan, phases
@@ -36,7 +36,7 @@ TOLERANCES = {"q0f32": 1e-4, "q0f16": 3e-2}
 
 DECODE = [("decode", 1)] * 8
 CALLS = {
-    # 70 tokens end in the second page of the flat cache and in the fifth of the paged one.
+    # 70 tokens end in the third page of the flat cache and in the fifth of the paged one.
     "at once": [("prefill", 70), *DECODE],
     # The second chunk attends to what the first left in the cache and to itself.
     "in chunks": [("score", 41), ("score", 29), *DECODE],
@@ -58,8 +58,7 @@ class Compiled:
                     mod = step(mod)
         self.module = mod
         self.weights: WeightPlan = read_plan(mod)
-        executable = relax.build(mod, tvm_target(target), relax_pipeline=None)
-        self.vm = relax.VirtualMachine(executable, tvm.cpu())
+        self.vm = relax.VirtualMachine(build(mod, target), tvm.cpu())
 
     def call(self, name: str, ids: np.ndarray, kv: object, params: list[object]) -> np.ndarray:
         """Logits [n or 1, vocab]."""

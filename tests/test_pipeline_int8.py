@@ -5,15 +5,9 @@ from collections import Counter
 import pytest
 
 from mlc_compile import ops
-from mlc_compile.artifact import FlatKV, Limits
-from mlc_compile.checkpoint import read_config
 from mlc_compile.driver.compile import Options, choose_activations
-from mlc_compile.emit.cpu import tvm_target
 from mlc_compile.errors import ConfigError, TargetError
-from mlc_compile.model import load_config
-from mlc_compile.model.qwen3 import export
 from mlc_compile.passes.rewrite import bindings_of
-from mlc_compile.pipeline import Plan, phases
 from mlc_compile.quant import SCHEMES, has_codes
 from mlc_compile.schedule.kernels.dot import DOTS
 from mlc_compile.target import find_target
@@ -67,42 +61,12 @@ def test_int8_without_an_instruction_for_it_is_refused_by_what_is_missing(target
     assert all(dot.feature in str(error.value) for dot in DOTS)
 
 
-@pytest.fixture(scope="module")
-def kernels(nano_checkpoint):
+@pytest.fixture
+def kernels(nano_after):
     """`kernels("decode", "cpu-x86-64-v3", "q4f16_1")`: kernel, without its number -> calls."""
-    config = load_config(read_config(nano_checkpoint), "config.json")
-    done = {}
-
-    def lowered(target, scheme):
-        row = find_target(target)
-        mod, names = export(config, tied=True)
-        plan = Plan(
-            target=row,
-            scheme=scheme,
-            kv=FlatKV(
-                layers=config.num_hidden_layers,
-                kv_heads=config.num_key_value_heads,
-                head_dim=config.head_dim,
-                page=64,
-                dtype=SCHEMES[scheme].norm_dtype,
-            ),
-            limits=Limits(context=256, prefill_chunk=64),
-            weight_names=names,
-            rope=config.rope,
-            activations=choose_activations(row, scheme, Options()),
-        )
-        with tvm_target(row):
-            for phase in phases(plan):
-                if phase.name == "memory":
-                    return mod
-                for step in phase.passes:
-                    mod = step(mod)
-        raise AssertionError("no phase plans memory")
 
     def count(function, target, scheme):
-        if (target, scheme) not in done:
-            done[target, scheme] = lowered(target, scheme)
-        values = bindings_of(done[target, scheme][function]).values()
+        values = bindings_of(nano_after("kernels", target, scheme)[function]).values()
         return Counter(
             str(value.args[0].name_hint).rstrip("0123456789")
             for value in values

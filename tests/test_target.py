@@ -1,6 +1,9 @@
 """Target rows: presets, this machine, and what a preset may not say."""
 
+import platform
+
 import archspec.cpu
+import archspec.cpu.detect
 import msgspec
 import pytest
 
@@ -10,11 +13,13 @@ from mlc_compile.layout import LAYOUTS
 from mlc_compile.target import (
     EXTRA_FEATURES,
     HOST,
+    INT8_DOT_FEATURES,
     cpu_features,
     find_target,
     host_target,
     missing_features,
     target_names,
+    triple_mismatch,
 )
 
 V2, V3, V4 = (frozenset(archspec.cpu.TARGETS[f"x86_64_v{i}"].features) for i in (2, 3, 4))
@@ -23,12 +28,12 @@ PRESETS = [name for name in target_names() if name != HOST]
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Pretend to be an x86-64 with exactly these features."""
+    """Pretend to be a machine with exactly these features."""
 
-    def pretend(features, family="x86_64"):
+    def pretend(features, arch="x86_64", system="Linux"):
         monkeypatch.setattr(module, "cpu_features", lambda: frozenset(features))
-        host = archspec.cpu.TARGETS[family]
-        monkeypatch.setattr(module.archspec.cpu, "host", lambda: host)
+        monkeypatch.setattr(platform, "machine", lambda: arch)
+        monkeypatch.setattr(platform, "system", lambda: system)
         host_target.cache_clear()
         return host_target()
 
@@ -76,22 +81,45 @@ def test_one_missing_feature_drops_a_level(machine):
 
 
 def test_extras_are_required_and_told_to_llvm(machine):
-    row = machine(V4 | {"avx512_vnni", "amx_int8", "sse5_imaginary"})
-    assert {"avx512vnni", "amx-int8"} <= set(row.mattr)
-    assert {"avx512_vnni", "amx_int8"} <= set(row.requires)
-    assert "sse5_imaginary" not in row.requires
+    row = machine(V4 | {"avx512_vnni", "avx512_fp16", "amx_int8", "sse5_imaginary"})
+    assert set(row.mattr) == {"avx512vnni", "avx512fp16"}
+    assert set(row.requires) == V4 | {"avx512_vnni", "avx512_fp16"}
 
 
 def test_a_machine_below_the_oldest_level_is_refused(machine):
-    with pytest.raises(TargetError, match="below x86-64-v2") as error:
+    with pytest.raises(TargetError, match=r"below cpu-x86-64-v2, .* it lacks cx16") as error:
         machine({"sse", "sse2"})
     assert error.value.exit_code == 4
 
 
 def test_an_arm_machine_is_the_arm_preset(machine):
-    row = machine({"asimd", "asimddp", "fphp"}, family="aarch64")
+    row = machine({"asimd", "asimddp", "fphp"}, "aarch64")
     assert row.triple.startswith("aarch64")
-    assert {"dotprod", "fullfp16"} <= set(row.mattr)
+    assert set(row.mattr) == {"neon", "dotprod"}
+
+
+def test_a_mac_with_an_apple_chip_is_the_mac_preset(machine):
+    row = machine({"asimd", "asimddp"}, "arm64", "Darwin")
+    assert (row.name, row.system, row.library) == (HOST, "macos", "lib.dylib")
+    assert row.int8_dot == "asimddp"
+
+
+@pytest.mark.parametrize(
+    ("arch", "system"),
+    [("x86_64", "Darwin"), ("riscv64", "Linux"), ("AMD64", "Windows"), ("arm64", "Windows")],
+)
+def test_a_kind_of_machine_without_presets_is_told_so(machine, arch, system):
+    with pytest.raises(TargetError, match=f"there is no preset for .* {system}") as error:
+        machine(V4, arch, system)
+    assert "--target" in error.value.hint
+
+
+def test_a_mac_names_its_chip_and_its_features_follow(monkeypatch):
+    """As archspec detects it there: no features, the model's name."""
+    chip = archspec.cpu.detect.partial_uarch(name="m1", vendor="Apple")
+    monkeypatch.setattr(archspec.cpu.detect, "detected_info", lambda: chip)
+    assert missing_features(find_target("cpu-apple-m1").requires) == ()
+    assert "i8mm" not in cpu_features()
 
 
 def test_this_machine_has_what_its_own_target_requires():
@@ -138,7 +166,9 @@ vector_registers = 16
 
 def test_a_preset_requires_its_level_and_what_it_adds(presets):
     presets(GOOD)
-    assert set(find_target("cpu-test").requires) == V3 | {"avx_vnni"}
+    row = find_target("cpu-test")
+    assert set(row.requires) == V3 | {"avx_vnni"}
+    assert row.mattr == ("avxvnni",)  # LLVM is told what mcpu does not imply
 
 
 @pytest.mark.parametrize(
@@ -150,6 +180,7 @@ def test_a_preset_requires_its_level_and_what_it_adds(presets):
         pytest.param(GOOD.replace("x86_64_v3", "x86_64_v9"), id="an unknown level"),
         pytest.param(GOOD.replace('backend = "cpu"', 'backend = "tpu"'), id="an unknown backend"),
         pytest.param("about = [", id="not TOML"),
+        pytest.param(GOOD.replace('["avx_vnni"]', "[{}]"), id="no name of a feature"),
     ],
 )
 def test_a_wrong_preset_is_refused_by_its_path(presets, text):
@@ -165,9 +196,90 @@ def test_an_installation_without_presets_is_damaged(presets):
 
 def test_feature_names_are_those_of_the_kernel():
     known = {f for t in archspec.cpu.TARGETS.values() for f in t.features}
-    assert set(EXTRA_FEATURES) <= known
+    assert {*EXTRA_FEATURES, *INT8_DOT_FEATURES} <= known
 
 
 def test_a_row_survives_json():
     row = find_target("cpu-sapphirerapids")
     assert msgspec.json.decode(msgspec.json.encode(row), type=type(row)) == row
+
+
+# ---- variants ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["cpu-x86-64-v2+v3+v4", "cpu-x86-64-v4+v3+v2", "cpu-x86-64-v3+cpu-x86-64-v2+v4"]
+)
+def test_variants_are_ordered_by_what_they_require_however_typed(name):
+    target = find_target(name)
+    assert target.name == name
+    assert [row.mcpu for row in target.libraries] == ["x86-64-v2", "x86-64-v3", "x86-64-v4"]
+    assert [row.library for row in target.libraries] == [
+        f"lib-cpu-x86-64-v{level}.so" for level in (2, 3, 4)
+    ]
+    assert set(target.requires) == V2
+
+
+def test_a_variant_s_library_keeps_the_system_s_suffix(presets):
+    mac = GOOD + 'library = "lib.dylib"\n'
+    presets(mac.replace('["avx_vnni"]', "[]"), "cpu-plain")
+    presets(mac, "cpu-more")
+    rows = find_target("cpu-more+plain").libraries
+    assert [row.library for row in rows] == ["lib-cpu-plain.dylib", "lib-cpu-more.dylib"]
+
+
+def test_variants_of_which_none_is_the_better_are_refused(presets):
+    presets(GOOD, "cpu-one")
+    presets(GOOD.replace('["avx_vnni"]', '["avx512_vnni"]'), "cpu-other")
+    presets(GOOD, "cpu-same")
+    for name in ("cpu-one+other", "cpu-one+same"):
+        with pytest.raises(ConfigError, match="must require all CPU features of the other") as e:
+            find_target(name)
+        assert "comma" in e.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("cpu-x86-64-v3+v3", "names a target twice"),
+        ("cpu-x86-64-v3+cpu-aarch64", "must agree on triple"),
+        ("cpu-x86-64-v3+v9", "no target 'v9'"),
+    ],
+)
+def test_variants_that_cannot_be_are_refused(name, told):
+    with pytest.raises(ConfigError, match=told):
+        find_target(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "feature"),
+    [
+        ("cpu-x86-64-v2", None),
+        ("cpu-x86-64-v3", "avx2"),
+        ("cpu-x86-64-v4", "avx512bw"),
+        ("cpu-sapphirerapids", "avx512_vnni"),
+        ("cpu-aarch64", None),
+        ("cpu-aarch64-dotprod", "asimddp"),
+        ("cpu-apple-m1", "asimddp"),
+    ],
+)
+def test_the_best_int8_dot_product_of_a_row_is_known_by_its_feature(name, feature):
+    assert find_target(name).int8_dot == feature
+
+
+@pytest.mark.parametrize(
+    ("machine", "system", "triple", "fits"),
+    [
+        ("x86_64", "Linux", "x86_64-unknown-linux-gnu", True),
+        ("AMD64", "Windows", "x86_64-pc-windows-gnu", True),
+        ("arm64", "Darwin", "arm64-apple-macos13.0", True),
+        ("aarch64", "Linux", "aarch64-unknown-linux-gnu", True),
+        ("aarch64", "Linux", "aarch64-linux-android", False),
+        ("aarch64", "Linux", "arm64-apple-macos13.0", False),
+        ("x86_64", "Linux", "aarch64-unknown-linux-gnu", False),
+    ],
+)
+def test_a_triple_fits_its_own_machine_only(monkeypatch, machine, system, triple, fits):
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setattr(platform, "system", lambda: system)
+    assert (triple_mismatch(triple) is None) == fits

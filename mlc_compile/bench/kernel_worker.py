@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from mlc_compile.bench.child import serve
 from mlc_compile.bench.kernels import KernelSample, ProfileSample, Samples
 from mlc_compile.bench.speed import Job
 from mlc_compile.bench.traffic import AddressBook, Tensor, Traffic
@@ -26,8 +27,8 @@ from mlc_compile.runtime.vm import CompiledModel, Watcher, start_tvm
 OVERHEAD: Final = ("vm.", "shape_func")
 
 
-def main() -> None:
-    """Answer the job on stdin."""
+def answer() -> Samples:
+    """Do the job on stdin."""
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
     loadable = check_artifact(Path(job.directory))
     start_tvm(job.threads)
@@ -35,8 +36,7 @@ def main() -> None:
     engine = Engine(model, loadable.manifest.limits, loadable.manifest.vocab_size)
     book = AddressBook.of(loadable.manifest, model.weights, model.pages)
     watched = Watched(engine, model, book)
-    profiles = tuple(watched.profile(w, job) for w in workloads(engine, job.plan))
-    sys.stdout.buffer.write(msgspec.json.encode(Samples(profiles)))
+    return Samples(tuple(watched.profile(w, job) for w in workloads(engine, job.plan)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,4 +143,4 @@ class Stopwatch:
 
 
 if __name__ == "__main__":
-    main()
+    serve(answer)

@@ -12,7 +12,6 @@ from typing import Final
 import msgspec
 
 from mlc_compile.artifact import Activations
-from mlc_compile.bench.bandwidth import read_bandwidth
 from mlc_compile.bench.speed import (
     Device,
     Job,
@@ -20,12 +19,9 @@ from mlc_compile.bench.speed import (
     Plan,
     Subject,
     ask_worker,
-    fit_plan,
-    subject_of,
+    prepare,
 )
 from mlc_compile.progress import Progress
-from mlc_compile.runtime.host import available_cores, cpu_name
-from mlc_compile.runtime.load import check_artifact
 
 WORKER: Final = "mlc_compile.bench.kernel_worker"
 
@@ -68,8 +64,8 @@ class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     share: float  # of the unit's time
     nbytes: int
-    bytes_s: float
-    bandwidth_share: float  # of what the machine reads
+    bytes_s: float | None  # rates are None where the time is too short to be told from none
+    bandwidth_share: float | None  # of what the machine reads
     arithmetic: Activations | None  # what a matmul multiplies in
     ops_s: float | None  # of a matmul: a multiply-add is two operations
 
@@ -107,23 +103,16 @@ def measure_kernels(
     directories: tuple[Path, ...], plan: Plan, progress: Progress
 ) -> KernelBenchmark:
     """Profile each artifact with each number of threads; errors as for `speed.measure`."""
-    loadables = [check_artifact(directory) for directory in directories]
-    plans = [fit_plan(plan, loadable.manifest) for loadable in loadables]
-    threads = plan.threads or (available_cores(),)
-    progress.step("memory bandwidth")
-    bandwidth = {n: read_bandwidth(n) for n in threads}
+    campaign = prepare(directories, plan, progress)
+    bandwidth = campaign.device.bandwidth_bytes_s
     profiles: list[Profile] = []
-    for loadable, fitted in zip(loadables, plans, strict=True):
-        for n in threads:
-            progress.step(f"{loadable.directory}, {n} threads")
-            job = Job(directory=str(loadable.directory), threads=n, plan=fitted)
-            samples = ask_worker(WORKER, job, Samples)
-            arithmetic = loadable.manifest.activations
-            profiles += _profiles(samples, job, arithmetic, bandwidth[n])
+    for manifest, job in campaign.jobs:
+        samples = ask_worker(WORKER, job, Samples, progress)
+        profiles += _profiles(samples, job, manifest.activations, bandwidth[job.threads])
     return KernelBenchmark(
-        device=Device(cpu=cpu_name(), cores=available_cores(), bandwidth_bytes_s=bandwidth),
-        plan=msgspec.structs.replace(plan, threads=threads),
-        artifacts=tuple(map(subject_of, loadables)),
+        device=campaign.device,
+        plan=campaign.plan,
+        artifacts=campaign.artifacts,
         profiles=tuple(profiles),
     )
 
@@ -152,7 +141,7 @@ def _profiles(
 def _timed(
     kernel: KernelSample, whole: float, arithmetic: Activations, bandwidth: float
 ) -> KernelTime:
-    rate = kernel.nbytes / kernel.seconds
+    rate = _per_second(kernel.nbytes, kernel.seconds)
     multiplies = kernel.multiply_adds > 0
     return KernelTime(
         name=kernel.name,
@@ -162,7 +151,12 @@ def _timed(
         share=kernel.seconds / whole,
         nbytes=kernel.nbytes,
         bytes_s=rate,
-        bandwidth_share=rate / bandwidth,
+        bandwidth_share=None if rate is None else rate / bandwidth,
         arithmetic=(arithmetic if kernel.integers else "float32") if multiplies else None,
-        ops_s=2 * kernel.multiply_adds / kernel.seconds if multiplies else None,
+        ops_s=_per_second(2 * kernel.multiply_adds, kernel.seconds) if multiplies else None,
     )
+
+
+def _per_second(amount: int, seconds: float) -> float | None:
+    """None for the shortest call of all, whose time counts as the watching's."""
+    return amount / seconds if seconds > 0 else None

@@ -4,9 +4,8 @@ TVM's threads are fixed once it is loaded, and the peak of resident memory is a 
 the measuring happens in `bench.worker`; this module asks for it and joins the answers.
 """
 
-import subprocess
-import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
@@ -15,13 +14,15 @@ import msgspec
 from mlc_compile import __version__
 from mlc_compile.artifact import Manifest, Versions
 from mlc_compile.bench.bandwidth import read_bandwidth
-from mlc_compile.errors import ConfigError, EnvironmentError_, MlcError
+from mlc_compile.bench.child import ask
+from mlc_compile.errors import ConfigError
 from mlc_compile.progress import Progress
 from mlc_compile.runtime.host import available_cores, cpu_name
 from mlc_compile.runtime.load import Loadable, check_artifact
 from mlc_compile.runtime.memory import bytes_per_token
 
 PROMPTS: Final = (128, 512)
+WORKER: Final = "mlc_compile.bench.worker"
 
 Phase = Literal["prefill", "decode"]
 T = TypeVar("T")
@@ -113,47 +114,56 @@ def measure(directories: tuple[Path, ...], plan: Plan, progress: Progress) -> Be
     Raises what loading raises, and ConfigError for a plan that an artifact's context cannot
     hold, both before anything is measured.
     """
-    loadables = [check_artifact(directory) for directory in directories]
-    plans = [fit_plan(plan, loadable.manifest) for loadable in loadables]
-    threads = plan.threads or (available_cores(),)
-    progress.step("memory bandwidth", len(threads))
-    bandwidth = {n: _counted(read_bandwidth(n), progress) for n in threads}
+    campaign = prepare(directories, plan, progress)
+    bandwidth = campaign.device.bandwidth_bytes_s
     results: list[Measurement] = []
     loads: list[Load] = []
-    for loadable, fitted in zip(loadables, plans, strict=True):
-        for n in threads:
-            progress.step(f"{loadable.directory}, {n} threads")
-            job = Job(directory=str(loadable.directory), threads=n, plan=fitted)
-            answer = run_worker(job)
-            loads.append(_load(job, answer))
-            results += _with_roofline(answer.results, loadable.manifest, bandwidth[n])
+    for manifest, job in campaign.jobs:
+        answer = ask_worker(WORKER, job, WorkerResult, progress)
+        loads.append(_load(job, answer))
+        results += _with_roofline(answer.results, manifest, bandwidth[job.threads])
     return Benchmark(
-        device=Device(cpu=cpu_name(), cores=available_cores(), bandwidth_bytes_s=bandwidth),
-        plan=msgspec.structs.replace(plan, threads=threads),
-        artifacts=tuple(map(subject_of, loadables)),
+        device=campaign.device,
+        plan=campaign.plan,
+        artifacts=campaign.artifacts,
         loads=tuple(loads),
         results=tuple(results),
     )
 
 
-def run_worker(job: Job) -> WorkerResult:
-    """Measure in a fresh process."""
-    return ask_worker("mlc_compile.bench.worker", job, WorkerResult)
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """A plan made definite: which process measures what."""
+
+    device: Device
+    plan: Plan  # its numbers of threads chosen
+    artifacts: tuple[Subject, ...]
+    jobs: tuple[tuple[Manifest, Job], ...]
 
 
-def ask_worker(module: str, job: Job, answer: type[T]) -> T:
-    """Run `module` in a fresh process, the job on its stdin, its answer on its stdout."""
-    command = [sys.executable, "-m", module]
-    done = subprocess.run(command, input=msgspec.json.encode(job), capture_output=True, check=False)
-    if done.returncode < 0:
-        raise EnvironmentError_(
-            f"measuring {job.directory} was ended by signal {-done.returncode}",
-            hint="signal 9 mostly means that memory ran out: try fewer tokens",
-        )
-    if done.returncode:
-        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise MlcError(f"measuring {job.directory} failed: {last}")
-    return msgspec.json.decode(done.stdout, type=answer)
+def prepare(directories: tuple[Path, ...], plan: Plan, progress: Progress) -> Campaign:
+    """Check artifacts and plan, then measure the memory; errors as for `measure`."""
+    loadables = [check_artifact(directory) for directory in directories]
+    plans = [fit_plan(plan, loadable.manifest) for loadable in loadables]
+    threads = plan.threads or (available_cores(),)
+    progress.step("memory bandwidth", len(threads))
+    bandwidth = {n: _counted(read_bandwidth(n), progress) for n in threads}
+    return Campaign(
+        device=Device(cpu=cpu_name(), cores=available_cores(), bandwidth_bytes_s=bandwidth),
+        plan=msgspec.structs.replace(plan, threads=threads),
+        artifacts=tuple(map(_subject, loadables)),
+        jobs=tuple(
+            (loadable.manifest, Job(directory=str(loadable.directory), threads=n, plan=fitted))
+            for loadable, fitted in zip(loadables, plans, strict=True)
+            for n in threads
+        ),
+    )
+
+
+def ask_worker(module: str, job: Job, answer: type[T], progress: Progress) -> T:
+    """Have `module` do the job in a fresh process; errors as for `child.ask`."""
+    progress.step(f"{job.directory}, {job.threads} threads")
+    return ask(module, answer, f"measuring {job.directory}", question=job)
 
 
 def fit_plan(plan: Plan, manifest: Manifest) -> Plan:
@@ -194,7 +204,7 @@ def _load(job: Job, answer: WorkerResult) -> Load:
     )
 
 
-def subject_of(loadable: Loadable) -> Subject:
+def _subject(loadable: Loadable) -> Subject:
     manifest = loadable.manifest
     digests = {file.path: file.sha256 for file in manifest.files}
     return Subject(
@@ -203,7 +213,7 @@ def subject_of(loadable: Loadable) -> Subject:
         quant=manifest.quant,
         target=manifest.target,
         versions=manifest.versions,
-        library_sha256=digests.get(loadable.library.path, ""),
+        library_sha256=digests[loadable.library.path],
     )
 
 

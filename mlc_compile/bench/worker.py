@@ -14,20 +14,20 @@ from time import perf_counter
 import msgspec
 import numpy as np
 
+from mlc_compile.bench.child import serve
 from mlc_compile.bench.speed import Job, Measurement, Phase, Plan, WorkerResult
 from mlc_compile.runtime.engine import Engine, open_engine
 from mlc_compile.runtime.host import peak_rss
 
 
-def main() -> None:
-    """Answer the job on stdin."""
+def answer() -> WorkerResult:
+    """Do the job on stdin."""
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
     start = perf_counter()
     engine = open_engine(Path(job.directory), job.threads)
     load_s, rss = perf_counter() - start, peak_rss()
     results = tuple(measure(engine, job))
-    answer = WorkerResult(load_s=load_s, loaded_rss_bytes=rss, results=results)
-    sys.stdout.buffer.write(msgspec.json.encode(answer))
+    return WorkerResult(load_s=load_s, loaded_rss_bytes=rss, results=results)
 
 
 def measure(engine: Engine, job: Job) -> Iterator[Measurement]:
@@ -91,4 +91,4 @@ def _decode(engine: Engine, tokens: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(answer)

@@ -5,11 +5,13 @@ nor numpy.
 """
 
 import errno
+import inspect as python_inspect
 import json
 import os
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Annotated, Final
 
@@ -46,14 +48,20 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
 }
 
 INTERRUPTED: Final = 130
+CLOSED_PIPE: Final = 141  # as a shell tells of a program that SIGPIPE ended
 TRACEBACK_VARIABLE: Final = "MLC_COMPILE_TRACEBACK"
 
 REMEDIES: Final = {
-    errno.ENOSPC: "free some space, or write elsewhere with -o",
-    errno.EDQUOT: "free some of your quota, or write elsewhere with -o",
-    errno.EROFS: "the file system is read-only: write elsewhere with -o",
-    errno.EACCES: "check the permissions, or write elsewhere with -o",
-    errno.EPERM: "check the permissions, or write elsewhere with -o",
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some of your quota",
+    errno.EROFS: "make the file system writable",
+    errno.EACCES: "check the permissions",
+    errno.EPERM: "check the permissions",
+    errno.EFBIG: "raise the limit on the size of a file (ulimit -f)",
+}
+PATH_REMEDIES: Final = {  # another place would not help
+    errno.ENOENT: "check the path",
+    errno.ENOTDIR: "check the path: a part of it is a file, not a directory",
 }
 
 app = typer.Typer(
@@ -67,8 +75,14 @@ app = typer.Typer(
 def main() -> None:
     """The console script: run the command line and exit with its code."""
     arguments = sys.argv[1:]
-    sys.excepthook = _report_bug
-    sys.exit(invoke(arguments))
+    sys.excepthook = partial(_report_bug, arguments)
+    code = invoke(arguments)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again
+        code = CLOSED_PIPE
+    sys.exit(code)
 
 
 def invoke(arguments: list[str]) -> int:
@@ -79,24 +93,31 @@ def invoke(arguments: list[str]) -> int:
     try:
         code: int | None = command(given, prog_name="mlc-compile", standalone_mode=False)
     except MlcError as e:
-        return _fail(e, str(e), e.hint, e.exit_code)
+        return _fail(arguments, e, (str(e), e.hint), e.exit_code)
     except typer.TyperException as e:
-        return _fail(e, _sentence(e.format_message()), _usage_hint(arguments), e.exit_code)
+        told = _sentence(e.format_message()), _usage_hint(arguments)
+        return _fail(arguments, e, told, e.exit_code)
+    except SystemExit as e:  # how typer ends when whoever reads stdout is gone
+        if isinstance(e.__context__, BrokenPipeError):
+            return CLOSED_PIPE
+        raise
     except OSError as e:
-        where = f"{e.filename}: " if e.filename else ""
-        hint = REMEDIES.get(e.errno or 0, "")
+        path = e.filename2 or e.filename  # of two the second, which was to be written
+        where = f"{path}: " if path else ""
         reason = e.strerror or str(e)
-        return _fail(e, where + reason.lower(), hint, EnvironmentError_.exit_code)
+        told = where + reason.lower(), _remedy(e, arguments)
+        return _fail(arguments, e, told, EnvironmentError_.exit_code)
     if code == INTERRUPTED:
         sys.stderr.write("interrupted\n")
     return code or 0
 
 
-def _fail(error: BaseException, message: str, hint: str, exit_code: int) -> int:
-    """Tell of a failure on stderr, as text or with `--json` as one object; the exit code."""
-    if _wants_traceback():
+def _fail(arguments: list[str], error: BaseException, told: tuple[str, str], exit_code: int) -> int:
+    """Tell a failure and its hint on stderr, as text or with `--json` as one object; the code."""
+    message, hint = told
+    if _wants_traceback(arguments):
         traceback.print_exception(error)
-    if "--json" in sys.argv:
+    if "--json" in arguments:
         record = {"error": message, "hint": hint, "exit_code": exit_code}
         sys.stderr.write(json.dumps(record) + "\n")
         return exit_code
@@ -106,8 +127,24 @@ def _fail(error: BaseException, message: str, hint: str, exit_code: int) -> int:
     return exit_code
 
 
+def _remedy(error: OSError, arguments: list[str]) -> str:
+    """What to do about a failure of the system; `-o` is named where the command has it."""
+    number = error.errno or 0
+    if number in REMEDIES and _takes_out(arguments):
+        return f"{REMEDIES[number]}, or write elsewhere with -o"
+    return {**REMEDIES, **PATH_REMEDIES}.get(number, "")
+
+
+def _takes_out(arguments: list[str]) -> bool:
+    command = COMMANDS.get(_command_of(arguments) or "")
+    return command is not None and "out" in python_inspect.signature(command).parameters
+
+
 def _report_bug(
-    kind: type[BaseException], error: BaseException, _trace: TracebackType | None
+    arguments: list[str],
+    kind: type[BaseException],
+    error: BaseException,
+    _trace: TracebackType | None,
 ) -> None:
     """What Python calls for an exception that nothing foresaw; it then exits with 1.
 
@@ -117,22 +154,24 @@ def _report_bug(
     if issubclass(kind, KeyboardInterrupt):
         sys.stderr.write("interrupted\n")
         return
-    _fail(
-        error,
+    hint = "report it with the output of the same command and --traceback"
+    told = (
         f"this is a bug in mlc-compile: {kind.__name__}: {error}",
-        ""
-        if _wants_traceback()
-        else "report it with the output of the same command and --traceback",
-        MlcError.exit_code,
+        "" if _wants_traceback(arguments) else hint,
     )
+    _fail(arguments, error, told, MlcError.exit_code)
 
 
-def _wants_traceback() -> bool:
-    return "--traceback" in sys.argv or os.environ.get(TRACEBACK_VARIABLE, "0") not in {"", "0"}
+def _wants_traceback(arguments: list[str]) -> bool:
+    return "--traceback" in arguments or os.environ.get(TRACEBACK_VARIABLE, "0") not in {"", "0"}
+
+
+def _command_of(arguments: list[str]) -> str | None:
+    return next((a for a in arguments if a in COMMANDS), None)
 
 
 def _usage_hint(arguments: list[str]) -> str:
-    command = next((a for a in arguments if a in COMMANDS), None)
+    command = _command_of(arguments)
     return f"see mlc-compile {command} --help" if command else "see mlc-compile --help"
 
 

@@ -127,7 +127,7 @@ def _profile_table(profile: "Profile") -> "Table":
         f"{sum(k.calls for k in profile.kernels):g}",
         _milliseconds(profile.seconds),
         "100.0%",
-        *_moved(profile.nbytes, profile.seconds, profile.bandwidth_share),
+        *_moved(profile.nbytes, profile.nbytes / profile.seconds, profile.bandwidth_share),
     )
     return table
 
@@ -139,14 +139,18 @@ def _kernel_row(kernel: "KernelTime") -> tuple[str, ...]:
         f"{kernel.calls:g}",
         _milliseconds(kernel.seconds),
         f"{kernel.share:.1%}",
-        *_moved(kernel.nbytes, kernel.seconds, kernel.bandwidth_share),
+        *_moved(kernel.nbytes, kernel.bytes_s, kernel.bandwidth_share),
         rate,
         ", ".join(kernel.weights),
     )
 
 
-def _moved(nbytes: int, seconds: float, share: float) -> tuple[str, str, str]:
-    return f"{nbytes / 1e6:.2f} MB", f"{nbytes / seconds / 1e9:.2f}", f"{share:.0%}"
+def _moved(nbytes: int, rate: float | None, share: float | None) -> tuple[str, str, str]:
+    return (
+        f"{nbytes / 1e6:.2f} MB",
+        "" if rate is None else f"{rate / 1e9:.2f}",
+        "" if share is None else f"{share:.0%}",
+    )
 
 
 def _milliseconds(seconds: float) -> str:

@@ -35,7 +35,8 @@ def build(
     options = library_options(context, prefill_chunk, kv_dtype, activations)
     with output.progress() as progress:
         built = build_model(find_model(model), targets, quant, out, options, progress)
-    for one in built:
+    output.story(f"converting {built.seconds['converting']:.1f} s")
+    for one in built.artifacts:
         stages = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in one.seconds.items())
         output.story(f"{one.manifest.target}: {stages}")
     result = [
@@ -45,7 +46,7 @@ def build(
             "seconds": one.seconds,
             "check": one.manifest.check,
         }
-        for one in built
+        for one in built.artifacts
     ]
-    lines = [f"{one.directory}  proof: {one.manifest.check.told()}" for one in built]
-    output.result({"artifacts": result}, "\n".join(lines))
+    lines = [f"{one.directory}  proof: {one.manifest.check.told()}" for one in built.artifacts]
+    output.result({"seconds": built.seconds, "artifacts": result}, "\n".join(lines))

@@ -38,9 +38,10 @@ def compile_(
     result = {
         "directory": str(out),
         "target": manifest.target,
-        "library": manifest.libraries[0].path,
+        "libraries": [library.path for library in manifest.libraries],
         "linker": manifest.linker,
         "plan_digest": manifest.plan_digest,
         "seconds": compiled.seconds,
     }
-    output.result(result, f"{out}/{manifest.libraries[0].path}  linked by {manifest.linker}")
+    lines = [f"{out / one.path}  linked by {manifest.linker}" for one in manifest.libraries]
+    output.result(result, "\n".join(lines))

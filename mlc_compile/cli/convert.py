@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mlc_compile.cli.console import Output, output_options
+from mlc_compile.cli.options import Model, Quant
 
 if TYPE_CHECKING:
     from mlc_compile.artifact import WeightsManifest
@@ -14,15 +15,10 @@ if TYPE_CHECKING:
 @output_options
 def convert(
     output: Output,
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL", help="Hugging Face model directory, or `demo` for the one we ship."
-        ),
-    ],
+    model: Model,
     *,
     out: Annotated[Path, typer.Option("-o", "--out", help="Directory to write.")],
-    quant: Annotated[str, typer.Option(help="Quantization scheme.")] = "q4f16_1",
+    quant: Quant = "q4f16_1",
 ) -> None:
     """Quantize MODEL into target-neutral weights, with the logits that prove their values."""
     from mlc_compile.checkpoint import find_model

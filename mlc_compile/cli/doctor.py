@@ -17,6 +17,7 @@ import msgspec
 
 from mlc_compile.cli.console import Output, output_options, plain_table
 from mlc_compile.cli.targets import usable_targets, why_not_here
+from mlc_compile.errors import last_line
 from mlc_compile.tvm_version import PINS, install_hint, installed
 
 if TYPE_CHECKING:
@@ -148,11 +149,11 @@ def emittable(rows: "Sequence[Target]") -> frozenset[str] | str:
     """Names of the rows whose CPU the wheel's LLVM knows, or why TVM could not be asked."""
     question = msgspec.json.encode([(r.name, r.mcpu, r.triple) for r in rows])
     asked = subprocess.run(
-        [sys.executable, "-c", PROBE], input=question, capture_output=True, check=False
+        [sys.executable, "-P", "-c", PROBE], input=question, capture_output=True, check=False
     )
     if asked.returncode:
-        last = asked.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        return last or f"exit status {asked.returncode}"
+        said = asked.stderr.decode(errors="replace")
+        return last_line(said, f"exit status {asked.returncode}")
     return frozenset(msgspec.json.decode(asked.stdout, type=list[str]))
 
 

@@ -1,6 +1,8 @@
 """`mlc-compile inspect`: what an artifact holds, needs and costs, and what the passes decided."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from mlc_compile.cli.console import Output, output_options
 from mlc_compile.cli.options import Artifact
@@ -10,16 +12,34 @@ if TYPE_CHECKING:
     from mlc_compile.runtime.memory import Memory
 
 
+class Decision(msgspec.Struct, frozen=True):
+    """What a pass did or left, and why."""
+
+    source: str
+    subject: str
+    outcome: str
+    reason: str
+
+
+class Decisions(msgspec.Struct, frozen=True):
+    """What is read of report.json."""
+
+    events: tuple[Decision, ...] = ()
+
+
 @output_options
 def inspect(output: Output, artifact: Artifact) -> None:
     """Show what is inside the artifact in DIR and what it needs."""
     from mlc_compile.artifact import REPORT, Manifest, read_manifest
-    from mlc_compile.runtime.defaults import read_json
+    from mlc_compile.errors import DamageError
+    from mlc_compile.runtime.defaults import read_fields
     from mlc_compile.runtime.memory import bytes_by_role, memory_of
 
     manifest = read_manifest(artifact, Manifest)
     roles, memory = bytes_by_role(manifest.plan), memory_of(manifest)
-    events = read_json(artifact, REPORT).get("events", [])
+    if not (artifact / REPORT).is_file():
+        raise DamageError(f"{artifact} has no {REPORT}", hint="rebuild the artifact")
+    events = read_fields(artifact, REPORT, Decisions).events
     value = {"manifest": manifest, "bytes_by_role": roles, "memory": memory, "events": events}
     output.result(value, "\n".join([*_facts(manifest), *_costs(roles, memory), *_events(events)]))
 
@@ -27,15 +47,16 @@ def inspect(output: Output, artifact: Artifact) -> None:
 def _facts(manifest: "Manifest") -> list[str]:
     from mlc_compile.errors import listing
 
-    m, check = manifest, manifest.check
+    m = manifest
     facts = {
-        "model": f"{m.model}, {m.quant}, vocabulary {m.vocab_size}, hidden {m.hidden_size}",
+        "model": f"{m.model}, {m.quant}, vocabulary {m.vocab_size}",
         "target": f"{m.target} ({m.triple}), linked by {m.linker}",
         "built by": f"mlc-compile {m.versions.mlc_compile}, tvm {m.versions.tvm}, "
         f"tvm-ffi {m.versions.tvm_ffi}",
         "limits": f"context {m.limits.context}, prefill chunk {m.limits.prefill_chunk} tokens",
         "KV cache": f"flat, {m.kv.dtype}, pages of {m.kv.page} tokens",
-        "proof": " ".join([check.status, check.reason]).strip(),
+        "activations": m.activations,
+        "proof": m.check.told(),
     }
     libraries = [
         f"{'library':<12}{library.path}, requires {listing(library.requires, 40) or 'nothing'}"
@@ -51,10 +72,8 @@ def _costs(roles: dict[str, int], memory: "Memory") -> list[str]:
     return [f"{'memory':<12}{terms} = {_mib(memory.total)}", f"{'weights':<12}{by_role}"]
 
 
-def _events(events: list[dict[str, Any]]) -> list[str]:
-    return [
-        f"{e['source']:<24}{e['outcome']:<9}{e['subject']} {e['reason']}".rstrip() for e in events
-    ]
+def _events(events: tuple[Decision, ...]) -> list[str]:
+    return [f"{e.source:<24}{e.outcome:<9}{e.subject} {e.reason}".rstrip() for e in events]
 
 
 def _mib(nbytes: int) -> str:

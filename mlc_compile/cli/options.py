@@ -32,7 +32,7 @@ Model = Annotated[
     str,
     typer.Argument(metavar="MODEL", help="Hugging Face model directory, or `demo` for ours."),
 ]
-Quant = Annotated[str, typer.Option("-q", "--quant", help="Quantization scheme.")]
+Quant = Annotated[str, typer.Option("--quant", help="Quantization scheme.")]
 Context = Annotated[
     int | None,
     typer.Option(

@@ -52,8 +52,7 @@ def usable_targets() -> "list[Target]":
 def why_not_here(target: "Target") -> str:
     """The first reason why this machine cannot run the target's code; empty when it can."""
     from mlc_compile.errors import listing
-    from mlc_compile.runtime.host import triple_mismatch
-    from mlc_compile.target import missing_features
+    from mlc_compile.target import missing_features, triple_mismatch
 
     lacks = missing_features(target.requires)
     return triple_mismatch(target.triple) or (

@@ -5,14 +5,11 @@ OUT/<model>-<quant>/<target>/    library, packed weights, proof, report
 """
 
 import shutil
-import subprocess
-import sys
-import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import msgspec
 from msgspec.structs import replace
 
 from mlc_compile.artifact import (
@@ -22,37 +19,40 @@ from mlc_compile.artifact import (
     Manifest,
     WeightsManifest,
     list_files,
+    refuse_foreign,
     staged,
     write_manifest,
 )
+from mlc_compile.bench.child import ask
 from mlc_compile.checkpoint import TensorCache
-from mlc_compile.driver.compile import (
-    DEFAULTS,
-    Options,
-    Subject,
-    choose_activations,
-    choose_limits,
-    compile_into,
-    read_subject,
-)
-from mlc_compile.driver.convert import convert
+from mlc_compile.driver.clock import Clock
+from mlc_compile.driver.compile import DEFAULTS, Job, Options, compile_into, prepare, write_log
+from mlc_compile.driver.convert import convert_subject
 from mlc_compile.driver.pack import pack_weights
+from mlc_compile.driver.subject import read_subject, require_weights
 from mlc_compile.errors import TargetError
 from mlc_compile.progress import SILENT, Progress
 from mlc_compile.quant import find_scheme
 from mlc_compile.target import Target
-from mlc_compile.tvm_version import require_tvm
 
 WEIGHTS: Final = "weights"
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """One finished artifact."""
+    """One finished artifact, and the seconds of its own stages."""
 
     directory: Path
     manifest: Manifest
-    seconds: dict[str, float]
+    seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """All artifacts of one call; `seconds` are of what they share: the converting."""
+
+    artifacts: tuple[Built, ...]
+    seconds: Mapping[str, float]
 
 
 def build(
@@ -62,75 +62,51 @@ def build(
     out: Path,
     options: Options = DEFAULTS,
     progress: Progress = SILENT,
-) -> tuple[Built, ...]:
+) -> Build:
     """Build the model in `model` for each target under `out`; all that can fail early does.
 
     Raises what `convert` and `compile` raise, and TargetError where a library for this
     machine does not reproduce the reference logits; such an artifact is not left behind.
     """
-    subject = read_subject(model)
-    _check_requests(subject, targets, quant, options)
-    home = out / f"{subject.name}-{quant}"
-    start = time.perf_counter()
-    weights = convert(model, quant, home / WEIGHTS, progress)
-    converting = {"converting": time.perf_counter() - start}
-    built: list[Built] = []
-    for target in targets:
-        artifact = _build_one(subject, target, (home, weights), options, progress, built)
-        built.append(replace_seconds(artifact, converting))
-    return tuple(built)
-
-
-def replace_seconds(built: Built, more: dict[str, float]) -> Built:
-    """The same artifact, its stages after `more`."""
-    return Built(built.directory, built.manifest, {**more, **built.seconds})
-
-
-def _check_requests(
-    subject: Subject, targets: tuple[Target, ...], quant: str, options: Options
-) -> None:
-    """Fail before the long work: scheme, limits, TVM, activations and linkers."""
     find_scheme(quant)
-    choose_limits(subject.config, options)
-    require_tvm()
-    from mlc_compile.emit.link import find_linker
-
-    for target in targets:
-        choose_activations(target, quant, options)
-        find_linker(target)
+    clock = Clock(progress)
+    with clock.timed("converting"):
+        progress.step("reading the checkpoint")
+        subject = read_subject(model)
+        require_weights(subject)
+    home = out / f"{subject.name}-{quant}"
+    jobs = [prepare(subject, target, quant, options) for target in targets]
+    for name in (WEIGHTS, *(target.name for target in targets)):
+        refuse_foreign(home / name)
+    with clock.timed("converting"):
+        weights = convert_subject(subject, quant, home / WEIGHTS, progress)
+    built: list[Built] = []
+    for job in jobs:
+        built.append(_build_one(job, home, weights, clock, built))
+    return Build(tuple(built), clock.seconds)
 
 
 def _build_one(
-    subject: Subject,
-    target: Target,
-    source: tuple[Path, WeightsManifest],
-    options: Options,
-    progress: Progress,
-    before: list[Built],
+    job: Job, home: Path, weights: WeightsManifest, shared: Clock, before: Sequence[Built]
 ) -> Built:
-    home, weights = source
-    out = home / target.name
+    out, clock = home / job.target.name, Clock(shared.progress)
     with staged(out) as scratch:
-        compiled = compile_into(scratch, subject, target, weights.quant, options, progress)
-        seconds = dict(compiled.seconds)
-        start = time.perf_counter()
-        _put_weights(compiled.manifest, home, scratch, progress, before)
-        shutil.copyfile(home / WEIGHTS / PROOF, scratch / PROOF)
-        manifest = replace(
-            compiled.manifest, weights_digest=weights.digest, files=list_files(scratch)
-        )
-        write_manifest(scratch, manifest)
-        seconds["packing"] = time.perf_counter() - start
-        start = time.perf_counter()
-        progress.step("proving")
-        manifest = replace(manifest, check=prove(scratch, target))
-        write_manifest(scratch, manifest)
-        seconds["proving"] = time.perf_counter() - start
-    return Built(out, manifest, seconds)
+        compiled = compile_into(scratch, job, clock)
+        with clock.timed("packing"):
+            _put_weights(compiled, home, scratch, clock.progress, before)
+            shutil.copyfile(home / WEIGHTS / PROOF, scratch / PROOF)
+            manifest = replace(compiled, weights_digest=weights.digest, files=list_files(scratch))
+            write_manifest(scratch, manifest)
+        with clock.stage("proving"):
+            manifest = replace(manifest, check=prove(scratch, job.target))
+            write_manifest(scratch, manifest)
+        times = {"seconds": clock.seconds, "shared_seconds": shared.seconds}
+        write_log(scratch, manifest, times)
+    return Built(out, manifest, clock.seconds)
 
 
 def _put_weights(
-    manifest: Manifest, home: Path, scratch: Path, progress: Progress, before: list[Built]
+    manifest: Manifest, home: Path, scratch: Path, progress: Progress, before: Sequence[Built]
 ) -> None:
     """Pack, or link to what an earlier target of this build packed by the same plan."""
     twin = next((b for b in before if b.manifest.plan_digest == manifest.plan_digest), None)
@@ -145,19 +121,15 @@ def _put_weights(
 
 
 def prove(directory: Path, target: Target) -> Check:
-    """Replay the proof in a process of its own: this one has the compiler's TVM loaded."""
-    command = [sys.executable, "-m", "mlc_compile.bench.verify", str(directory)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        words = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
-        raise TargetError(
-            f"the library for {target.name} cannot replay its proof: {words}",
-            hint="report it with the output of `mlc-compile doctor`",
-        )
-    check = msgspec.json.decode(done.stdout, type=Check)
+    """Replay the proof in a process of its own: this one has the compiler's TVM loaded.
+
+    Raises TargetError where a library computes other logits, and what replaying raises.
+    """
+    doing = f"replaying the proof of {target.name}"
+    check = ask("mlc_compile.bench.verify", Check, doing, arguments=[str(directory)])
     if check.status == "fail":
         raise TargetError(
-            f"the library for {target.name} computes wrong logits: {check.reason}",
+            f"the artifact for {target.name} computes wrong logits: {check.told()}",
             hint="report it with the output of `mlc-compile doctor`",
         )
     return check

@@ -7,8 +7,6 @@ from mlc_compile.artifact import Limits
 from mlc_compile.model.config import Qwen3Config
 
 VERSION: Final = "0.1.0"  # of MLC's schema
-CONTEXT: Final = 4096  # tokens, where the model allows as many
-PREFILL_CHUNK: Final = 512
 
 # MLC's defaults, for what generation_config.json does not say.
 SAMPLING: Final = {
@@ -48,22 +46,15 @@ TOKENIZER_INFO: Final = {
 }
 
 
-def default_limits(config: Qwen3Config) -> Limits:
-    """Context and prefill chunk where nobody asked for others."""
-    context = min(CONTEXT, config.max_context)
-    return Limits(context=context, prefill_chunk=min(PREFILL_CHUNK, context))
-
-
 def chat_config(
     config: Qwen3Config,
     raw: Mapping[str, object],
     generation: Mapping[str, object],
     quant: str,
     tokenizer: tuple[str, ...],
-    limits: Limits | None = None,
+    limits: Limits,
 ) -> dict[str, object]:
     """The file's content; `raw` is the decoded config.json, `generation` generation_config.json."""
-    limits = limits or default_limits(config)
     sizes = {
         "context_window_size": limits.context,
         "prefill_chunk_size": limits.prefill_chunk,

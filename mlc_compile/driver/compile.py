@@ -4,12 +4,12 @@ Three stages, each timed: importing (config to Relax), optimizing (the phases of
 `pipeline`), generating code (LLVM and the linker).
 """
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
 
 from mlc_compile import __version__
 from mlc_compile.artifact import (
@@ -22,29 +22,28 @@ from mlc_compile.artifact import (
     Limits,
     Manifest,
     Versions,
+    WeightPlan,
     list_files,
     pretty_json,
     staged,
     write_manifest,
 )
-from mlc_compile.checkpoint import open_checkpoint, read_config, tokenizer_files
-from mlc_compile.checkpoint.directory import CONFIG
-from mlc_compile.driver.chat_config import default_limits
-from mlc_compile.driver.tensors import check_tensors, decide_tie
+from mlc_compile.driver.clock import Clock
+from mlc_compile.driver.limits import limits_for
+from mlc_compile.driver.subject import Subject, read_subject
 from mlc_compile.driver.texts import write_texts
-from mlc_compile.errors import CheckpointError, ConfigError, TargetError
-from mlc_compile.model import load_config
+from mlc_compile.emit.link import Linker, find_linker
+from mlc_compile.errors import ConfigError, TargetError
 from mlc_compile.model.config import Qwen3Config
-from mlc_compile.model.weights import weight_specs
 from mlc_compile.progress import SILENT, Progress
 from mlc_compile.quant import find_scheme, has_codes
-from mlc_compile.target import Target
+from mlc_compile.target import INT8_DOT_FEATURES, Target
 from mlc_compile.tvm_version import PINS, require_tvm
 
 if TYPE_CHECKING:
     from tvm import IRModule
 
-    from mlc_compile.emit.link import Linker
+    from mlc_compile.passes.events import Event
     from mlc_compile.pipeline import Plan
 
 # Tokens of a KV page: a row of the transposed keys is one cache line of float16, and little
@@ -69,56 +68,33 @@ DEFAULTS: Final = Options()
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """The model to compile, as far as `compile` must know it."""
+class Job:
+    """An artifact to make, and all that was decided about it."""
 
-    directory: Path
-    config: Qwen3Config  # with the tie as the tensors, if any, decide it
-    tokenizer: tuple[str, ...]  # files; empty where there is only a config
-
-    @property
-    def name(self) -> str:
-        """The directory's name: how the model is called everywhere."""
-        return self.directory.resolve().name
+    subject: Subject
+    target: Target
+    quant: str
+    limits: Limits
+    kv: FlatKV
+    activations: Activations
+    linker: Linker
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A finished library: its manifest and the seconds of each stage."""
+    """A finished artifact without weights: its manifest and the seconds of each stage."""
 
     manifest: Manifest
-    seconds: dict[str, float]
+    seconds: Mapping[str, float]
 
 
-@dataclass(slots=True)
-class _Clock:
-    """Seconds per stage, told to the listener as they begin."""
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """What is to be told of one library: a target with variants has several."""
 
-    progress: Progress
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        self.progress.step(name)
-        start = time.perf_counter()
-        yield
-        took = time.perf_counter() - start
-        self.seconds[name] = self.seconds.get(name, 0.0) + took
-
-
-def read_subject(model: Path) -> Subject:
-    """Config, tie and tokenizer of a model directory; weights are looked at only if present."""
-    config = load_config(read_config(model), str(model / CONFIG))
-    if any(model.glob("*.safetensors*")):
-        checkpoint = open_checkpoint(model)
-        config = replace(config, tie_word_embeddings=decide_tie(checkpoint))
-        tied = config.tie_word_embeddings
-        check_tensors(checkpoint, weight_specs(config, tied), tied=tied)
-    try:
-        tokenizer = tokenizer_files(model)
-    except CheckpointError:
-        tokenizer = ()  # a config alone can be compiled
-    return Subject(model, config, tokenizer)
+    plan: WeightPlan
+    functions: Mapping[str, int]  # bytes of intermediate storage that each holds
+    events: "tuple[Event, ...]"
 
 
 def compile_model(
@@ -133,59 +109,46 @@ def compile_model(
 
     Raises ConfigError (scheme, limits), CheckpointError, TargetError (no linker, wrong TVM).
     """
-    with staged(out) as scratch:
-        compiled = compile_into(scratch, read_subject(model), target, quant, options, progress)
-        write_manifest(scratch, compiled.manifest)
-    return compiled
-
-
-def compile_into(
-    directory: Path,
-    subject: Subject,
-    target: Target,
-    quant: str,
-    options: Options,
-    progress: Progress,
-) -> Compiled:
-    """Write everything of an artifact but weights and manifest into an existing directory."""
-    require_tvm()
     find_scheme(quant)
-    limits = choose_limits(subject.config, options)
-    kv = choose_kv(subject.config, quant, options)
-    from mlc_compile.emit.link import find_linker
+    job = prepare(read_subject(model), target, quant, options)
+    clock = Clock(progress)
+    with staged(out) as scratch:
+        manifest = compile_into(scratch, job, clock)
+        write_manifest(scratch, manifest)
+        write_log(scratch, manifest, {"seconds": clock.seconds})
+    return Compiled(manifest, clock.seconds)
 
-    linker = find_linker(target)
-    clock = _Clock(progress)
-    shape = (kv, limits, choose_activations(target, quant, options))
-    for variant in target.libraries:
-        mod, plan = _import(subject, variant, quant, shape, clock)
-        mod, functions = _optimize(mod, plan, clock)
-        _generate(mod, variant, linker, directory / variant.library, clock)
-    write_texts(subject.directory, subject.config, subject.tokenizer, quant, directory, limits)
-    manifest = _manifest(subject, target, plan, mod, functions, linker)
-    _write_report(directory, manifest, mod, functions)
-    log = {"seconds": clock.seconds, "linker": linker.name, "versions": manifest.versions}
+
+def prepare(subject: Subject, target: Target, quant: str, options: Options) -> Job:
+    """Decide everything; what can be refused before the long work is refused here."""
+    require_tvm()
+    return Job(
+        subject=subject,
+        target=target,
+        quant=quant,
+        limits=limits_for(subject.config, options.context, options.prefill_chunk),
+        kv=choose_kv(subject.config, quant, options),
+        activations=choose_activations(target, quant, options),
+        linker=find_linker(target),
+    )
+
+
+def compile_into(directory: Path, job: Job, clock: Clock) -> Manifest:
+    """Write libraries, texts and report into an existing directory; weights are not looked at."""
+    made = [_compile_one(directory, job, row, clock) for row in job.target.libraries]
+    subject = job.subject
+    write_texts(
+        subject.directory, subject.config, subject.tokenizer, job.quant, directory, job.limits
+    )
+    manifest = _manifest(job, made)
+    _write_report(directory, manifest, made)
+    return msgspec.structs.replace(manifest, files=list_files(directory))
+
+
+def write_log(directory: Path, manifest: Manifest, times: Mapping[str, object]) -> None:
+    """`build-log.json`: the one file that differs between two builds of the same thing."""
+    log = {**times, "linker": manifest.linker, "versions": manifest.versions}
     (directory / BUILD_LOG).write_bytes(pretty_json(log))
-    from msgspec.structs import replace as with_fields
-
-    return Compiled(with_fields(manifest, files=list_files(directory)), clock.seconds)
-
-
-def choose_limits(config: Qwen3Config, options: Options) -> Limits:
-    """The limits asked for, or the defaults cut to what the model can do."""
-    context = options.context or default_limits(config).context
-    chunk = options.prefill_chunk or min(default_limits(config).prefill_chunk, context)
-    if context > config.max_context:
-        raise ConfigError(
-            f"context {context} is beyond the model's {config.max_context} tokens",
-            hint="lower --context, or enable YaRN in config.json (rope_scaling)",
-        )
-    if chunk > context:
-        raise ConfigError(
-            f"prefill chunk {chunk} is larger than the context of {context} tokens",
-            hint="lower --prefill-chunk",
-        )
-    return Limits(context=context, prefill_chunk=chunk)
 
 
 def choose_kv(config: Qwen3Config, quant: str, options: Options) -> FlatKV:
@@ -204,8 +167,6 @@ def choose_activations(target: Target, quant: str, options: Options) -> Activati
 
     Raises ConfigError or TargetError if int8 is asked for and one of them is not so.
     """
-    from mlc_compile.schedule.kernels.dot import DOTS, dot_for
-
     if not has_codes(find_scheme(quant)):
         if options.activations == "int8":
             raise ConfigError(
@@ -213,41 +174,47 @@ def choose_activations(target: Target, quant: str, options: Options) -> Activati
                 hint="use --activations float32, or a q4 scheme",
             )
         return "float32"
-    dots = [dot_for(variant) for variant in target.libraries]
-    possible: Activations = "float32" if None in dots else "int8"
-    if options.activations == "int8" and possible == "float32":
-        needs = " or ".join(d.feature for d in DOTS)
+    able = all(row.int8_dot for row in target.libraries)
+    if options.activations == "int8" and not able:
         raise TargetError(
-            f"target {target.name} has no int8 dot product: it needs {needs}",
+            f"target {target.name} has no int8 dot product: "
+            f"it needs {' or '.join(INT8_DOT_FEATURES)}",
             hint="use --activations float32, or a target with one (see `mlc-compile targets`)",
         )
-    return options.activations or possible
+    return options.activations or ("int8" if able else "float32")
 
 
-def _import(
-    subject: Subject,
-    target: Target,
-    quant: str,
-    shape: tuple[FlatKV, Limits, Activations],
-    clock: _Clock,
-) -> tuple["IRModule", "Plan"]:
+def _compile_one(directory: Path, job: Job, row: Target, clock: Clock) -> Generated:
+    """Write the library of one row: the target itself, or a variant of it."""
+    mod, plan = _import(job, row, clock)
+    mod, functions = _optimize(mod, plan, clock)
+    _generate(mod, row, job.linker, directory / row.library, clock)
+    from mlc_compile.passes import events
+    from mlc_compile.passes.bind_weights import read_plan
+
+    return Generated(read_plan(mod), functions, events.read(mod))
+
+
+def _import(job: Job, row: Target, clock: Clock) -> tuple["IRModule", "Plan"]:
     with clock.stage("importing"):
         from mlc_compile.model.qwen3 import export
         from mlc_compile.pipeline import Plan
 
-        kv, limits, activations = shape
-        mod, names = export(subject.config, tied=subject.config.tie_word_embeddings)
+        config = job.subject.config
+        mod, names = export(config, tied=config.tie_word_embeddings)
         facts = (
             ("model_type", "qwen3"),
-            ("quantization", quant),
-            ("context_window_size", limits.context),
-            ("prefill_chunk_size", limits.prefill_chunk),
-            ("kv_state_kind", target.kv),
+            ("quantization", job.quant),
+            ("context_window_size", job.limits.context),
+            ("prefill_chunk_size", job.limits.prefill_chunk),
+            ("kv_state_kind", row.kv),
         )
-        return mod, Plan(target, quant, kv, limits, names, subject.config.rope, activations, facts)
+        return mod, Plan(
+            row, job.quant, job.kv, job.limits, names, config.rope, job.activations, facts
+        )
 
 
-def _optimize(mod: "IRModule", plan: "Plan", clock: _Clock) -> tuple["IRModule", dict[str, int]]:
+def _optimize(mod: "IRModule", plan: "Plan", clock: Clock) -> tuple["IRModule", dict[str, int]]:
     with clock.stage("optimizing"):
         from mlc_compile.emit.cpu import tvm_target
         from mlc_compile.pipeline import phases, planned_bytes
@@ -262,55 +229,55 @@ def _optimize(mod: "IRModule", plan: "Plan", clock: _Clock) -> tuple["IRModule",
         return mod, functions
 
 
-def _generate(mod: "IRModule", target: Target, linker: "Linker", out: Path, clock: _Clock) -> None:
+def _generate(mod: "IRModule", row: Target, linker: Linker, out: Path, clock: Clock) -> None:
     with clock.stage("generating code"):
         from mlc_compile.emit.cpu import emit
 
-        emit(mod, target, linker, out)
+        emit(mod, row, linker, out)
 
 
-def _manifest(
-    subject: Subject,
-    target: Target,
-    plan: "Plan",
-    mod: "IRModule",
-    functions: dict[str, int],
-    linker: "Linker",
-) -> Manifest:
-    from mlc_compile.passes.bind_weights import read_plan
-
-    weights = read_plan(mod)  # the same for all variants: they share layout and scheme
+def _manifest(job: Job, made: Sequence[Generated]) -> Manifest:
+    plan = made[0].plan
+    digest = plan.digest()
+    # Libraries of one artifact read one file of weights.
+    assert all(one.plan.digest() == digest for one in made)
     return Manifest(
-        model=subject.name,
-        quant=plan.scheme,
-        target=target.name,
-        triple=target.triple,
-        linker=linker.name,
+        model=job.subject.name,
+        quant=job.quant,
+        target=job.target.name,
+        triple=job.target.triple,
+        linker=job.linker.name,
         versions=Versions(
             mlc_compile=__version__, tvm=PINS["apache-tvm"], tvm_ffi=PINS["apache-tvm-ffi"]
         ),
         libraries=tuple(
             Library(path=row.library, requires=row.requires, priority=i)
-            for i, row in enumerate(target.libraries)
+            for i, row in enumerate(job.target.libraries)
         ),
-        limits=plan.limits,
-        activations=plan.activations,
-        kv=plan.kv,
-        vocab_size=subject.config.vocab_size,
-        hidden_size=subject.config.hidden_size,
-        plan=weights,
-        plan_digest=weights.digest(),
-        activation_bytes=max(functions.values()),
+        limits=job.limits,
+        activations=job.activations,
+        kv=job.kv,
+        vocab_size=job.subject.config.vocab_size,
+        plan=plan,
+        plan_digest=digest,
+        activation_bytes=max(_functions(made).values()),
         files=(),
         check=Check(status="not run", reason="a library without weights"),
     )
 
 
-def _write_report(
-    directory: Path, manifest: Manifest, mod: "IRModule", functions: dict[str, int]
-) -> None:
-    from mlc_compile.passes import events
+def _write_report(directory: Path, manifest: Manifest, made: Sequence[Generated]) -> None:
     from mlc_compile.report.summary import summarize
 
-    report = summarize(manifest, functions, events.read(mod))
+    events = dict.fromkeys(event for one in made for event in one.events)
+    report = summarize(manifest, _functions(made), events)
     (directory / REPORT).write_bytes(pretty_json(report))
+
+
+def _functions(made: Sequence[Generated]) -> dict[str, int]:
+    """Bytes that each function holds, in the library where it holds most."""
+    most: dict[str, int] = {}
+    for one in made:
+        for name, nbytes in one.functions.items():
+            most[name] = max(nbytes, most.get(name, 0))
+    return most

@@ -7,12 +7,11 @@ thread, whatever the model's size.
 
 import hashlib
 import math
-import os
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -27,25 +26,25 @@ from mlc_compile.artifact import (
     staged,
     write_manifest,
 )
-from mlc_compile.checkpoint import Checkpoint, open_checkpoint, read_config, tokenizer_files
-from mlc_compile.checkpoint.directory import CONFIG, GENERATION_CONFIG
+from mlc_compile.checkpoint import Checkpoint
+from mlc_compile.checkpoint.directory import GENERATION_CONFIG
 from mlc_compile.checkpoint.tensor_cache import (
     SHARD_PREFIX,
     Shard,
     TensorCacheWriter,
     plan_shards,
 )
+from mlc_compile.driver.limits import limits_for
 from mlc_compile.driver.proof import write_proof
 from mlc_compile.driver.storage import Storage, storage_of
-from mlc_compile.driver.tensors import check_tensors, decide_tie
+from mlc_compile.driver.subject import Subject, read_subject, require_weights
 from mlc_compile.driver.texts import write_texts
 from mlc_compile.errors import CheckpointError, ConfigError, EnvironmentError_
-from mlc_compile.model import load_config
-from mlc_compile.model.config import Qwen3Config
 from mlc_compile.model.weights import EMBEDDING, HEAD, weight_specs
 from mlc_compile.progress import SILENT, Progress
 from mlc_compile.quant import find_scheme, part_name
 from mlc_compile.quant.scheme import Floats, Scheme
+from mlc_compile.runtime.host import available_cores
 
 BLOCK: Final = 1 << 20  # weights quantized at once; a thread holds about five float32 copies
 MOST_THREADS: Final = 16  # beyond this the disk is the limit
@@ -53,18 +52,17 @@ MOST_THREADS: Final = 16  # beyond this the disk is the limit
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A checkpoint found to be whole: what `convert` needs of it."""
+    """What is converted: a sound checkpoint, and how each of its tensors will be stored."""
 
+    subject: Subject
     checkpoint: Checkpoint
-    config: Qwen3Config  # with the tie as the tensors decide it
-    tokenizer: tuple[str, ...]
     plan: tuple[Storage, ...]
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What was unusual, each in a sentence for people."""
-        has_copy = self.config.tie_word_embeddings and HEAD in self.checkpoint.tensors
-        has_generation = (self.checkpoint.directory / GENERATION_CONFIG).is_file()
+        has_copy = self.subject.config.tie_word_embeddings and HEAD in self.checkpoint.tensors
+        has_generation = (self.subject.directory / GENERATION_CONFIG).is_file()
         notes = (
             (self.checkpoint.prefix_added, "tensor names lacked the prefix 'model.', it was added"),
             (has_copy, f"{HEAD} equals {EMBEDDING} and was not stored again"),
@@ -85,48 +83,44 @@ def convert(
 
     Nothing is left at `out` if this fails or is interrupted, and an earlier result stays.
     Raises ConfigError (no such scheme, weights beyond its range), CheckpointError, and
-    EnvironmentError_ where the disk is too small. `threads` defaults to the CPUs we may use.
+    EnvironmentError_ where the disk is too small. `threads` defaults to the cores we may use.
     """
-    scheme = find_scheme(quant)
+    find_scheme(quant)
     progress.step("reading the checkpoint")
-    source = _inspect(model, scheme)
+    return convert_subject(read_subject(model), quant, out, progress, threads=threads)
+
+
+def convert_subject(
+    subject: Subject, quant: str, out: Path, progress: Progress, *, threads: int | None = None
+) -> WeightsManifest:
+    """The same for a model that was read already."""
+    source = _source(subject, find_scheme(quant))
+    config = subject.config
     with staged(out) as scratch, _pool(threads) as pool:
         _write_tensors(source, scratch, pool, progress)
-        write_proof(source.config, source.plan, scratch, progress)
+        write_proof(config, source.plan, scratch, progress)
         progress.step("writing the manifest")
-        write_texts(source.checkpoint.directory, source.config, source.tokenizer, quant, scratch)
+        tokenizer, limits = subject.tokenizer, limits_for(config)
+        write_texts(subject.directory, config, tokenizer, quant, scratch, limits)
         manifest = _manifest(source, quant, list_files(scratch))
         write_manifest(scratch, manifest)
     return manifest
 
 
-def _inspect(model: Path, scheme: Scheme) -> Source:
-    """Everything that can be refused without reading the weights is refused here."""
-    # The config first: it says in one word what the tensors of a GPTQ model say in hundreds.
-    config = load_config(read_config(model), str(model / CONFIG))
-    checkpoint = open_checkpoint(model)
-    tokenizer = tokenizer_files(model)
-    tied = decide_tie(checkpoint)
-    specs = weight_specs(config, tied)
-    check_tensors(checkpoint, specs, tied=tied)
-    plan = tuple(storage_of(spec, scheme) for spec in specs)
-    return Source(checkpoint, replace(config, tie_word_embeddings=tied), tokenizer, plan)
+def _source(subject: Subject, scheme: Scheme) -> Source:
+    checkpoint = require_weights(subject)
+    specs = weight_specs(subject.config, subject.config.tie_word_embeddings)
+    return Source(subject, checkpoint, tuple(storage_of(spec, scheme) for spec in specs))
 
 
 @contextmanager
 def _pool(threads: int | None) -> Iterator[Executor]:
     """Threads that an error or interrupt stops after the block in hand."""
-    pool = ThreadPoolExecutor(threads or min(_cpus(), MOST_THREADS))
+    pool = ThreadPoolExecutor(threads or min(available_cores(), MOST_THREADS))
     try:
         yield pool
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _cpus() -> int:
-    if hasattr(os, "sched_getaffinity"):  # Linux: honors taskset and containers
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _write_tensors(source: Source, scratch: Path, pool: Executor, progress: Progress) -> None:
@@ -146,7 +140,7 @@ def _write_tensors(source: Source, scratch: Path, pool: Executor, progress: Prog
     # In order, so that of several faults the first one is reported, on every run.
     for done in pool.map(write, [block for s in source.plan for block in _row_blocks(s)]):
         progress.advance(done)
-    progress.step("adding up check sums")
+    progress.step("hashing the shards")
     writer.finish(parameters, pool)
 
 
@@ -196,10 +190,10 @@ def _check_values(checkpoint: Checkpoint, storage: Storage, values: Floats, star
 
 def _manifest(source: Source, quant: str, files: tuple[File, ...]) -> WeightsManifest:
     return WeightsManifest(
-        model=source.checkpoint.directory.resolve().name,
+        model=source.subject.name,
         quant=quant,
         mlc_compile=__version__,
-        tied=source.config.tie_word_embeddings,
+        tied=source.subject.config.tie_word_embeddings,
         kept=tuple(f"{s.spec.name}: {s.kept}" for s in source.plan if s.kept),
         notes=source.notes,
         digest=_tensor_digest(files),

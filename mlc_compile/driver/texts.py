@@ -16,12 +16,9 @@ def write_texts(
     tokenizer: tuple[str, ...],
     quant: str,
     directory: Path,
-    limits: Limits | None = None,
+    limits: Limits,
 ) -> None:
-    """Tokenizer files as they are; the configs for us, Hugging Face's tools and MLC's runtimes.
-
-    `limits` are those of a library; without one the chat config gets the defaults.
-    """
+    """Tokenizer files as they are; the configs for us, Hugging Face's tools and MLC's runtimes."""
     for name in tokenizer:
         shutil.copyfile(model / name, directory / name)
     found = (model / GENERATION_CONFIG).is_file()

@@ -42,8 +42,12 @@ def code_generation() -> Iterator[None]:
         yield
 
 
-def emit(mod: IRModule, target: Target, linker: Linker, out: Path) -> None:
-    """Generate code for a module that went through all phases, and link it to `out`."""
+def build(mod: IRModule, target: Target) -> relax.VMExecutable:
+    """Generate code for a module that went through all phases."""
     with code_generation():
-        executable = relax.build(mod, tvm_target(target), relax_pipeline=None)
-    executable.export_library(str(out), fcompile=as_tvm_callback(linker, out))
+        return relax.build(mod, tvm_target(target), relax_pipeline=None)
+
+
+def emit(mod: IRModule, target: Target, linker: Linker, out: Path) -> None:
+    """Build a module that went through all phases, and link it to `out`."""
+    build(mod, target).export_library(str(out), fcompile=as_tvm_callback(linker, out))

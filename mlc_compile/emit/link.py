@@ -5,8 +5,9 @@ links for every target, this machine included. Both are asked for output that de
 the objects alone: no build id, no timestamp, no path.
 """
 
+import errno
 import importlib.util
-import platform
+import os
 import shutil
 import subprocess
 import sys
@@ -15,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mlc_compile.errors import TargetError
-from mlc_compile.target import Target
+from mlc_compile.errors import TargetError, last_line
+from mlc_compile.target import Target, triple_mismatch
 
 CROSS_HINT: Final = "pip install 'mlc_compile[cross]' brings zig, which links for every target"
+NO_SPACE: Final = "No space left on device"  # strerror(ENOSPC) in English
 C_COMPILERS: Final = ("cc", "gcc", "clang")
-ARCH_NAMES: Final = {"arm64": "aarch64", "AMD64": "x86_64"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,21 @@ class Linker:
     command: tuple[str, ...]
 
     def link(self, objects: Sequence[str], out: Path) -> None:
-        """Write the shared library `out`; TargetError with the linker's words if it fails."""
+        """Write the shared library `out`; TargetError with the linker's words if it fails.
+
+        A full disk is an OSError, as where we write ourselves.
+        """
         done = subprocess.run(
-            [*self.command, "-o", str(out), *objects], capture_output=True, text=True, check=False
+            [*self.command, "-o", str(out), *objects],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "LC_ALL": "C"},  # we read what it says
         )
         if done.returncode != 0:
-            words = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
+            if NO_SPACE in done.stderr:
+                raise OSError(errno.ENOSPC, NO_SPACE, str(out))
+            words = last_line(done.stderr, f"exit code {done.returncode}")
             raise TargetError(f"{self.name} could not link {out.name}: {words}", hint=CROSS_HINT)
 
 
@@ -52,12 +62,9 @@ def find_linker(target: Target) -> Linker:
 
 def is_native(target: Target) -> bool:
     """Whether the target's libraries have the format and instruction set of this machine."""
-    arch = ARCH_NAMES.get(platform.machine(), platform.machine())
-    target_arch = ARCH_NAMES.get(target.arch, target.arch)
-    return target_arch == arch and SYSTEMS[target.system] == platform.system()
+    return triple_mismatch(target.triple) is None
 
 
-SYSTEMS: Final = {"linux": "Linux", "macos": "Darwin"}  # Target.system -> platform.system()
 NATIVE_FLAGS: Final = {
     "linux": ("-shared", "-fPIC", "-s", "-Wl,--build-id=none"),
     "macos": ("-shared", "-Wl,-undefined,dynamic_lookup", "-Wl,-install_name,@rpath/lib.dylib"),

@@ -7,21 +7,16 @@ a barrier and for many would not. Only if the matmul is the quantization's only 
 after MergeProjections it is.
 """
 
-from collections import Counter
+from typing import ClassVar, Final
 
 from tvm import IRModule, relax
 from tvm.ir.transform import PassContext, module_pass
-from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.expr_functor import mutator
 
 from mlc_compile import ops
-from mlc_compile.passes.rewrite import (
-    Bindings,
-    bindings_of,
-    call_of,
-    mutate,
-    rewrite_functions,
-    uses_of,
-)
+from mlc_compile.passes.rewrite import Fuser, call_of, fuse_functions
+
+MATMUL: Final = "mlc.int8_matmul"
 
 
 @module_pass(opt_level=0, name="FuseQuantizeGemv")
@@ -29,37 +24,38 @@ class FuseQuantizeGemv:
     """Every single-row `mlc.int8_matmul`."""
 
     def transform_module(self, mod: IRModule, _ctx: PassContext) -> IRModule:
-        return rewrite_functions(mod, _rewrite)
-
-
-def _rewrite(mod: IRModule, func: relax.Function) -> relax.Function:
-    return mutate(_Fuser(mod, bindings_of(func), uses_of(func)), func)
+        return fuse_functions(mod, _Fuser)
 
 
 @mutator
-class _Fuser(PyExprMutator):
-    def __init__(self, mod: IRModule, bindings: Bindings, uses: Counter[relax.Var]) -> None:
-        super().__init__(mod)
-        self.bindings = bindings
-        self.uses = uses
+class _Fuser(Fuser):
+    step: ClassVar[str] = "FuseQuantizeGemv"
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        if not ops.is_call(call, "mlc.int8_matmul") or not ops.is_one_row(call):
+        if not ops.is_call(call, MATMUL):
             return super().visit_call_(call)
-        quantize = self._only_reader_of(call)
+        if not ops.is_one_row(call):
+            return self._stays(call, "it may have more than one row")
+        quantize = self._quantization_of(call)
         if quantize is None:
-            return super().visit_call_(call)
+            return self._stays(call, "its activations are not the results of one quantization")
+        if any(self.uses[a] != 1 for a in call.args[:3]):
+            return self._stays(call, "its activations have other readers")
+        self.done(MATMUL)
         inputs = [self.visit_expr(a) for a in quantize.args]
         rest = [self.visit_expr(a) for a in call.args[3:]]
         return ops.int8_gemv(inputs, rest, ops.Source.of(quantize), call)
 
-    def _only_reader_of(self, matmul: relax.Call) -> relax.Call | None:
+    def _stays(self, matmul: relax.Call, reason: str) -> relax.Expr:
+        self.refused(MATMUL, reason)
+        return super().visit_call_(matmul)
+
+    def _quantization_of(self, matmul: relax.Call) -> relax.Call | None:
+        """The call whose three results the matmul multiplies by."""
         items = [call_of(a, self.bindings) for a in matmul.args[:3]]
         if not all(isinstance(i, relax.TupleGetItem) for i in items):
             return None
         if [i.index for i in items] != [0, 1, 2] or len({i.tuple_value for i in items}) != 1:
-            return None
-        if any(self.uses[a] != 1 for a in matmul.args[:3]):
             return None
         quantize = call_of(items[0].tuple_value, self.bindings)
         return quantize if ops.is_call(quantize, "mlc.quantize_act") else None

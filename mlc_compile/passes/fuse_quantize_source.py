@@ -7,55 +7,28 @@ Only where the quantization is the only reader: otherwise the tensor is needed a
 an event says so.
 """
 
-from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from typing import ClassVar, Final
 
 from tvm import IRModule, relax
 from tvm.ir.transform import PassContext, module_pass
-from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.expr_functor import mutator
 
 from mlc_compile import ops
-from mlc_compile.passes import events
-from mlc_compile.passes.rewrite import (
-    Bindings,
-    bindings_of,
-    call_of,
-    mutate,
-    rewrite_functions,
-    uses_of,
-)
-
-NAME: Final = "FuseQuantizeSource"
+from mlc_compile.passes.rewrite import Fuser, call_of, fuse_functions
 
 
-@module_pass(opt_level=0, name=NAME)
+@module_pass(opt_level=0, name="FuseQuantizeSource")
 class FuseQuantizeSource:
     """RMSNorm and SwiGLU into their only reader."""
 
     def transform_module(self, mod: IRModule, _ctx: PassContext) -> IRModule:
-        noted: list[events.Event] = []
-
-        def rewrite(mod: IRModule, func: relax.Function) -> relax.Function:
-            fuser = _Fuser(mod, bindings_of(func), uses_of(func), noted)
-            return mutate(fuser, func)
-
-        return events.record(rewrite_functions(mod, rewrite), noted)
+        return fuse_functions(mod, _Fuser)
 
 
 @mutator
-class _Fuser(PyExprMutator):
-    def __init__(
-        self,
-        mod: IRModule,
-        bindings: Bindings,
-        uses: Counter[relax.Var],
-        noted: list[events.Event],
-    ) -> None:
-        super().__init__(mod)
-        self.bindings = bindings
-        self.uses = uses
-        self.noted = noted
+class _Fuser(Fuser):
+    step: ClassVar[str] = "FuseQuantizeSource"
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         if not ops.is_call(call, "mlc.quantize_act") or call.attrs["source"] != "plain":
@@ -64,11 +37,11 @@ class _Fuser(PyExprMutator):
         made = _source(producer)
         if made is None:
             return super().visit_call_(call)
+        name = str(producer.op.name)
         if self.uses[call.args[0]] > 1:
-            reason = "it has other readers"
-            self.noted.append(events.Event(NAME, str(producer.op.name), "refused", reason))
+            self.refused(name, "it has other readers")
             return super().visit_call_(call)
-        self.noted.append(events.Event(NAME, str(producer.op.name), "done"))
+        self.done(name)
         return ops.quantize_act([self.visit_expr(a) for a in producer.args], made)
 
 

@@ -5,22 +5,17 @@
 Only if the sum is the matmul's only reader and x has the matmul's shape (no broadcast).
 """
 
-from collections import Counter
+from typing import ClassVar, Final
 
 from tvm import IRModule, relax
 from tvm.ir.transform import PassContext, module_pass
-from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.expr_functor import mutator
 from tvm_ffi import structural_equal
 
 from mlc_compile import ops
-from mlc_compile.passes.rewrite import (
-    Bindings,
-    bindings_of,
-    call_of,
-    mutate,
-    rewrite_functions,
-    uses_of,
-)
+from mlc_compile.passes.rewrite import Fuser, call_of, fuse_functions
+
+MATMUL: Final = "mlc.int8_matmul"
 
 
 @module_pass(opt_level=0, name="FuseResidual")
@@ -28,36 +23,37 @@ class FuseResidual:
     """Every addition of a tensor to a fresh `mlc.int8_matmul`."""
 
     def transform_module(self, mod: IRModule, _ctx: PassContext) -> IRModule:
-        return rewrite_functions(mod, _rewrite)
-
-
-def _rewrite(mod: IRModule, func: relax.Function) -> relax.Function:
-    return mutate(_Fuser(mod, bindings_of(func), uses_of(func)), func)
+        return fuse_functions(mod, _Fuser)
 
 
 @mutator
-class _Fuser(PyExprMutator):
-    def __init__(self, mod: IRModule, bindings: Bindings, uses: Counter[relax.Var]) -> None:
-        super().__init__(mod)
-        self.bindings = bindings
-        self.uses = uses
+class _Fuser(Fuser):
+    step: ClassVar[str] = "FuseResidual"
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         if not ops.is_call(call, "relax.add"):
             return super().visit_call_(call)
+        reasons = []
         for base, sums in (call.args, reversed(call.args)):
             matmul = call_of(sums, self.bindings)
-            if self._fusible(matmul, sums, base):
+            if not ops.is_call(matmul, MATMUL):
+                continue
+            reason = self._refusal(matmul, sums, base)
+            if reason is None:
+                self.done(MATMUL)
                 args = [self.visit_expr(a) for a in matmul.args]
-                n = int(matmul.attrs["n"])
-                return ops.int8_matmul(args[:3], args[3:], n, self.visit_expr(base))
+                return ops.with_residual(matmul, args, self.visit_expr(base))
+            reasons.append(reason)
+        for reason in reasons:
+            self.refused(MATMUL, reason)
         return super().visit_call_(call)
 
-    def _fusible(self, matmul: relax.Expr, sums: relax.Var, base: relax.Expr) -> bool:
-        return (
-            ops.is_call(matmul, "mlc.int8_matmul")
-            and not matmul.attrs["residual"]
-            and self.uses[sums] == 1
-            and base != sums
-            and structural_equal(base.ty, sums.ty)
-        )
+    def _refusal(self, matmul: relax.Call, sums: relax.Var, base: relax.Expr) -> str | None:
+        """Why `matmul`, bound to `sums`, cannot start from `base`."""
+        if matmul.attrs["residual"]:
+            return "it has a residual already"
+        if self.uses[sums] != 1 or base == sums:
+            return "its result has other readers"
+        if not structural_equal(base.ty, sums.ty):
+            return "the residual has another shape"
+        return None

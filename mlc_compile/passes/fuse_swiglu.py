@@ -6,12 +6,16 @@ y is read once and neither half is copied out. Must run after MergeProjections. 
 different size or order, another axis, or another activation stay as they are.
 """
 
+from typing import ClassVar, Final
+
 from tvm import IRModule, relax
 from tvm.ir.transform import PassContext, module_pass
-from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.expr_functor import mutator
 
 from mlc_compile import ops
-from mlc_compile.passes.rewrite import Bindings, bindings_of, call_of, mutate, rewrite_functions
+from mlc_compile.passes.rewrite import Bindings, Fuser, call_of, fuse_functions
+
+SILU: Final = "relax.nn.silu"
 
 
 @module_pass(opt_level=0, name="FuseSwiGLU")
@@ -19,43 +23,43 @@ class FuseSwiGLU:
     """Replace silu(first half) · (second half) by one operator."""
 
     def transform_module(self, mod: IRModule, _ctx: PassContext) -> IRModule:
-        return rewrite_functions(mod, _rewrite)
-
-
-def _rewrite(mod: IRModule, func: relax.Function) -> relax.Function:
-    return mutate(_Fuser(mod, bindings_of(func)), func)
+        return fuse_functions(mod, _Fuser)
 
 
 @mutator
-class _Fuser(PyExprMutator):
-    def __init__(self, mod: IRModule, bindings: Bindings) -> None:
-        super().__init__(mod)
-        self.bindings = bindings
+class _Fuser(Fuser):
+    step: ClassVar[str] = "FuseSwiGLU"
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        source = _gate_up(call, self.bindings)
-        if source is None:
+        gated = _gated(call, self.bindings)
+        if gated is None:
             return super().visit_call_(call)
-        return ops.swiglu(self.visit_expr(source))
+        split = _split_into(*gated, self.bindings)
+        if split is None or not _halves_last_axis(split):
+            self.refused(SILU, "gate and up are not the halves of one tensor's last axis")
+            return super().visit_call_(call)
+        self.done(SILU)
+        return ops.swiglu(self.visit_expr(split.args[0]))
 
 
-def _gate_up(call: relax.Call, bindings: Bindings) -> relax.Expr | None:
-    """y, if `call` is silu(split(y)[0]) * split(y)[1] with equal halves of the last axis."""
+def _gated(call: relax.Call, bindings: Bindings) -> tuple[relax.Expr, relax.Expr] | None:
+    """(gate, up), if `call` is silu(gate) * up in either order."""
     if not ops.is_call(call, "relax.multiply"):
         return None
     left, right = (call_of(a, bindings) for a in call.args)
-    gate, up = (left, right) if ops.is_call(left, "relax.nn.silu") else (right, left)
-    if not ops.is_call(gate, "relax.nn.silu"):
-        return None
-    halves = (call_of(gate.args[0], bindings), up)
+    silu, up = (left, right) if ops.is_call(left, SILU) else (right, left)
+    return (call_of(silu.args[0], bindings), up) if ops.is_call(silu, SILU) else None
+
+
+def _split_into(gate: relax.Expr, up: relax.Expr, bindings: Bindings) -> relax.Call | None:
+    """The split whose first two results are `gate` and `up`."""
+    halves = (gate, up)
     if not all(isinstance(h, relax.TupleGetItem) for h in halves):
         return None
-    if [h.index for h in halves] != [0, 1] or halves[0].tuple_value != halves[1].tuple_value:
+    if [h.index for h in halves] != [0, 1] or gate.tuple_value != up.tuple_value:
         return None
-    split = call_of(halves[0].tuple_value, bindings)
-    if not ops.is_call(split, "relax.split") or not _halves_last_axis(split):
-        return None
-    return split.args[0]
+    split = call_of(gate.tuple_value, bindings)
+    return split if ops.is_call(split, "relax.split") else None
 
 
 def _halves_last_axis(split: relax.Call) -> bool:

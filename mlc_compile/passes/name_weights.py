@@ -6,7 +6,6 @@ Runs first: every later pass finds a weight by its attributes, whatever function
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from tvm import IRModule, relax
 from tvm.ir.transform import PassContext, module_pass
@@ -22,7 +21,6 @@ class NameWeights:
     """`names[i]` is the checkpoint's name of field i of each function's last parameter."""
 
     names: tuple[str, ...]
-    doc: ClassVar[str] = "weights become mlc.weight operators"
 
     def transform_module(self, mod: IRModule, _ctx: PassContext) -> IRModule:
         return rewrite_functions(mod, self._function)

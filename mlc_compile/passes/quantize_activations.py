@@ -6,39 +6,63 @@ Two matmuls of one x share its quantization. Matmuls with unquantized weights st
 and so does a width that groups of 32 do not divide.
 """
 
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, Final
+
 from tvm import IRModule, relax
 from tvm.ir.transform import PassContext, module_pass
-from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.expr_functor import mutator
 
 from mlc_compile import ops
-from mlc_compile.passes.rewrite import mutate, rewrite_functions
-from mlc_compile.quant import find_scheme, has_codes
+from mlc_compile.layout import GROUP
+from mlc_compile.passes import events
+from mlc_compile.passes.rewrite import Fuser, fuse_functions
+from mlc_compile.quant import SCHEMES, has_codes
+
+MATMUL: Final = "mlc.quantized_matmul"
 
 
 @module_pass(opt_level=0, name="QuantizeActivations")
+@dataclass(frozen=True)
 class QuantizeActivations:
-    """Every `mlc.quantized_matmul` whose weights are INT4."""
+    """Every `mlc.quantized_matmul` whose weights are INT4; none, if there is a `refusal`.
+
+    A refusal is the reason why all activations stay float32, for the report.
+    """
+
+    refusal: str | None = None
 
     def transform_module(self, mod: IRModule, _ctx: PassContext) -> IRModule:
-        return rewrite_functions(mod, _rewrite)
-
-
-def _rewrite(mod: IRModule, func: relax.Function) -> relax.Function:
-    return mutate(_Quantizer(mod), func)
+        return fuse_functions(mod, partial(_Quantizer, refusal=self.refusal))
 
 
 @mutator
-class _Quantizer(PyExprMutator):
-    def __init__(self, mod: IRModule) -> None:
-        super().__init__(mod)
+class _Quantizer(Fuser):
+    step: ClassVar[str] = "QuantizeActivations"
+
+    def __init__(
+        self,
+        mod: IRModule,
+        func: relax.Function,
+        noted: list[events.Event],
+        refusal: str | None,
+    ) -> None:
+        super().__init__(mod, func, noted)
+        self.refusal = refusal
         self.acts: dict[relax.Expr, list[relax.Var]] = {}
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(call)
-        if not ops.is_call(call, "mlc.quantized_matmul") or not _is_int4(call):
+        if not ops.is_call(call, MATMUL):
             return call
         x, *parts = call.args
-        return ops.int8_matmul(self._acts_of(x), parts, int(call.attrs["n"]), residual=None)
+        reason = self.refusal or _refusal(x, str(call.attrs["scheme"]))
+        if reason is not None:
+            self.refused(MATMUL, reason)
+            return call
+        self.done(MATMUL)
+        return ops.int8_matmul(self._acts_of(x), parts, ops.Matrix.of(call))
 
     def _acts_of(self, x: relax.Expr) -> list[relax.Var]:
         if x not in self.acts:
@@ -48,6 +72,9 @@ class _Quantizer(PyExprMutator):
         return self.acts[x]
 
 
-def _is_int4(call: relax.Call) -> bool:
-    k = int(ops.shape_of(call.args[0])[-1])
-    return k % ops.GROUP == 0 and has_codes(find_scheme(str(call.attrs["scheme"])))
+def _refusal(x: relax.Expr, scheme: str) -> str | None:
+    """Why x cannot be multiplied as int8 by weights of `scheme`."""
+    k = int(ops.shape_of(x)[-1])
+    if not has_codes(SCHEMES[scheme]):
+        return f"weights of scheme {scheme} are not integers"
+    return f"its {k} columns are not a multiple of {GROUP}" if k % GROUP else None

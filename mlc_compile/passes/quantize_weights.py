@@ -18,19 +18,26 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from mlc_compile import ops
 from mlc_compile.passes import events
 from mlc_compile.passes.rewrite import Bindings, bindings_of, mutate, rewrite_functions
-from mlc_compile.quant import find_scheme, scheme_for
+from mlc_compile.quant import SCHEMES, find_scheme, scheme_for
 from mlc_compile.quant.scheme import Scheme
 
 
 @module_pass(opt_level=0, name="QuantizeWeights")
 @dataclass(frozen=True)
 class QuantizeWeights:
-    """`scheme` is a key of quant.SCHEMES."""
+    """`scheme` is a key of quant.SCHEMES.
+
+    Raises ConfigError for any other when it is made, not when it runs: of an error in a
+    running pass TVM keeps the text only.
+    """
 
     scheme: str
 
+    def __post_init__(self) -> None:
+        find_scheme(self.scheme)
+
     def transform_module(self, mod: IRModule, _ctx: PassContext) -> IRModule:
-        scheme = find_scheme(self.scheme)
+        scheme = SCHEMES[self.scheme]
         kept: list[events.Event] = []
 
         def rewrite(mod: IRModule, func: relax.Function) -> relax.Function:
@@ -63,16 +70,14 @@ class _Quantizer(PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         if ops.is_call(call, "mlc.linear") and (w := self._matrix(call.args[1])):
             x = self.visit_expr(call.args[0])
-            scheme, parts = self._parts(w)
-            return ops.quantized_matmul(x, parts, w.shape[0], scheme)
+            return ops.quantized_matmul(x, *self._stored(w))
         if (
             ops.is_call(call, "relax.take")
             and _takes_rows(call)
             and (w := self._matrix(call.args[0]))
         ):
             ids = self.visit_expr(call.args[1])
-            scheme, parts = self._parts(w)
-            return ops.quantized_take(ids, parts, w.shape[1], scheme)
+            return ops.quantized_take(ids, *self._stored(w), w.shape[1])
         if ops.is_call(call, "mlc.weight") and len(call.attrs["shape"]) == 1:
             w = ops.Weight.of(call)
             if w.dtype != self.scheme.norm_dtype:
@@ -84,13 +89,14 @@ class _Quantizer(PyExprMutator):
         bound = self.bindings.get(var)
         return ops.Weight.of(bound) if ops.is_call(bound, "mlc.weight") else None
 
-    def _parts(self, w: ops.Weight) -> tuple[str, list[relax.Expr]]:
+    def _stored(self, w: ops.Weight) -> tuple[list[relax.Expr], ops.Matrix]:
+        """The parts of a matrix, and what they stand for."""
         scheme, _ = scheme_for(self.scheme, *w.shape)
         parts = [
             self.builder_.emit(ops.weight(replace(w, part=suffix, shape=shape, dtype=dtype)))
             for suffix, (shape, dtype) in scheme.parts(*w.shape).items()
         ]
-        return scheme.name, parts
+        return parts, ops.Matrix(w.shape[0], scheme.name)
 
 
 def _takes_rows(call: relax.Call) -> bool:

@@ -2,10 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable
+from typing import ClassVar
 
 from tvm import IRModule, relax
 from tvm.relax.analysis import get_var2val
 from tvm.relax.expr_functor import PyExprMutator
+
+from mlc_compile.passes import events
 
 Bindings = dict[relax.Var, relax.Expr]  # what each variable of a function is bound to
 
@@ -18,6 +21,42 @@ def rewrite_functions(
     for gv, func in relax_functions(mod):
         out[gv] = rewrite(mod, func)
     return relax.transform.DeadCodeElimination()(out)
+
+
+class Fuser(PyExprMutator):
+    """A mutator that knows what variables are bound to and who reads them, and says what it did.
+
+    Subclasses carry TVM's `mutator` decorator and the name of their pass.
+    """
+
+    step: ClassVar[str]
+
+    def __init__(self, mod: IRModule, func: relax.Function, noted: list[events.Event]) -> None:
+        super().__init__(mod)
+        self.bindings = bindings_of(func)
+        self.uses = uses_of(func)
+        self.noted = noted
+
+    def done(self, subject: str) -> None:
+        """Note that `subject` was rewritten."""
+        self.noted.append(events.Event(self.step, subject, "done"))
+
+    def refused(self, subject: str, reason: str) -> None:
+        """Note that `subject` stays although it looks as if it could be rewritten."""
+        self.noted.append(events.Event(self.step, subject, "refused", reason))
+
+
+FuserMaker = Callable[[IRModule, relax.Function, list[events.Event]], Fuser]
+
+
+def fuse_functions(mod: IRModule, fuser: FuserMaker) -> IRModule:
+    """Rewrite each Relax function by a `Fuser` of its own, and record what they noted."""
+    noted: list[events.Event] = []
+
+    def rewrite(mod: IRModule, func: relax.Function) -> relax.Function:
+        return mutate(fuser(mod, func, noted), func)
+
+    return events.record(rewrite_functions(mod, rewrite), noted)
 
 
 def relax_functions(mod: IRModule) -> list[tuple[relax.GlobalVar, relax.Function]]:

@@ -3,7 +3,8 @@
 from typing import Final
 
 from mlc_compile.errors import ConfigError, near_matches
-from mlc_compile.quant.int4 import GROUP, Int4Group
+from mlc_compile.layout import GROUP
+from mlc_compile.quant.int4 import Int4Group
 from mlc_compile.quant.plain import Plain
 from mlc_compile.quant.scheme import NormDtype, Scheme
 

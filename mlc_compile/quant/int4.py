@@ -7,16 +7,12 @@ of zeros, or one so small that its scale rounds to zero, has scale 0 and q = 7 t
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mlc_compile.layout import GROUP, NIBBLES, ZERO_POINT
 from mlc_compile.quant.scheme import Floats, NormDtype, Shape, Stored
-
-GROUP: Final = 32  # columns that share a scale
-NIBBLES: Final = 8  # codes in a word
-ZERO_POINT: Final = 7  # also the largest magnitude of a centered code
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What the model's own files say about generating: where to stop, how to sample."""
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -12,34 +12,66 @@ from mlc_compile.runtime.sampler import GREEDY, Sampling
 GENERATION_CONFIG: Final = "generation_config.json"
 CONFIG: Final = "config.json"
 
+T = TypeVar("T")
+
+
+class Stops(msgspec.Struct, frozen=True):
+    """Of a config file, what ends a text; null is as good as absent."""
+
+    eos_token_id: int | tuple[int, ...] | None = None
+
+
+class Advice(msgspec.Struct, frozen=True):
+    """Of generation_config.json, how to sample; the defaults are transformers' own."""
+
+    do_sample: bool | None = None
+    temperature: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    top_k: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+
+    def sampling(self) -> Sampling:
+        """Greedy unless the authors advise to sample."""
+        if not self.do_sample:
+            return GREEDY
+        return Sampling(
+            temperature=_or(self.temperature, 1.0),
+            top_k=_or(self.top_k, 50),
+            top_p=_or(self.top_p, 1.0),
+        )
+
 
 def stop_tokens(directory: Path) -> frozenset[int]:
     """Ids that end a text: of the first file that names any, as transformers does."""
     for name in (GENERATION_CONFIG, CONFIG, CHAT_CONFIG):
-        ids = read_json(directory, name).get("eos_token_id")
+        ids = read_fields(directory, name, Stops).eos_token_id
         if ids is not None:
-            return frozenset(ids if isinstance(ids, list) else [ids])
+            return frozenset((ids,) if isinstance(ids, int) else ids)
     return frozenset()
 
 
 def model_sampling(directory: Path) -> Sampling:
     """The sampling that the model's authors advise; greedy where they say nothing."""
-    advice = read_json(directory, GENERATION_CONFIG)
-    if not advice.get("do_sample", False):
-        return GREEDY
-    return Sampling(
-        temperature=advice.get("temperature", 1.0),
-        top_k=advice.get("top_k", 50),  # transformers' own default
-        top_p=advice.get("top_p", 1.0),
-    )
+    return read_fields(directory, GENERATION_CONFIG, Advice).sampling()
 
 
 def read_json(directory: Path, name: str) -> dict[str, Any]:
     """The object in `directory/name`, {} without that file; DamageError if it is not one."""
+    return read_fields(directory, name, dict[str, Any])
+
+
+def read_fields(directory: Path, name: str, kind: type[T]) -> T:
+    """The file's fields as `kind` has them, all at their defaults without that file.
+
+    DamageError, with the field's name, for a value of another type.
+    """
     path = directory / name
     if not path.is_file():
-        return {}
+        return kind()
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        return msgspec.json.decode(path.read_bytes(), type=kind)
     except msgspec.DecodeError as e:  # its subclass ValidationError included
         raise DamageError(f"{path} is damaged: {e}", hint="rebuild the artifact") from e
+
+
+def _or(value: T | None, default: T) -> T:
+    return default if value is None else value

@@ -1,4 +1,4 @@
-"""The machine we run on: its cores, this process's memory, and whether a library fits it."""
+"""The machine we run on: its cores, its name, and this process's memory."""
 
 import os
 import platform
@@ -8,23 +8,6 @@ from pathlib import Path
 from typing import Final
 
 SYSFS: Final = Path("/sys")
-
-# First part of an LLVM triple -> what platform.machine() says there, in lower case.
-_ARCHS: Final = {
-    "x86_64": ("x86_64", "amd64"),
-    "aarch64": ("aarch64", "arm64"),
-    "arm64": ("aarch64", "arm64"),
-}
-
-# How the system part of a triple begins -> platform.system(); the first that matches decides,
-# and Android's `linux-android` must not pass for Linux.
-_SYSTEMS: Final = (
-    ("android", "Android"),
-    ("linux", "Linux"),
-    ("macos", "Darwin"),
-    ("darwin", "Darwin"),
-    ("windows", "Windows"),
-)
 
 
 def available_cores(sysfs: Path = SYSFS) -> int:
@@ -37,19 +20,6 @@ def available_cores(sysfs: Path = SYSFS) -> int:
     cpus = _allowed_cpus()
     cores = {_siblings(sysfs, cpu) for cpu in cpus}
     return max(1, min(len(cores), _quota(sysfs, len(cpus))))
-
-
-def triple_mismatch(triple: str) -> str | None:
-    """Why code for `triple` cannot run here, e.g. "it is for aarch64 Linux, ..."; None: it can."""
-    arch, _, rest = triple.partition("-")
-    parts = rest.split("-")
-    wanted = next(
-        (name for start, name in _SYSTEMS if any(p.startswith(start) for p in parts)), rest
-    )
-    machine, system = platform.machine().lower(), platform.system()
-    if machine in _ARCHS.get(arch, (arch,)) and wanted == system:
-        return None
-    return f"it is for {arch} {wanted}, this machine is {machine} {system}"
 
 
 def cpu_name() -> str:

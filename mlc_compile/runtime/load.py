@@ -20,8 +20,7 @@ from mlc_compile.artifact import (
     read_manifest,
 )
 from mlc_compile.errors import ConfigError, DamageError, TargetError, listing
-from mlc_compile.runtime.host import triple_mismatch
-from mlc_compile.target import missing_features
+from mlc_compile.target import missing_features, triple_mismatch
 from mlc_compile.tvm_version import installed
 
 
@@ -49,6 +48,11 @@ def check_artifact(directory: Path) -> Loadable:
 
 def choose_library(manifest: Manifest) -> Library:
     """The library of highest priority that this CPU can run; TargetError if none."""
+    return loadable_libraries(manifest)[0]
+
+
+def loadable_libraries(manifest: Manifest) -> tuple[Library, ...]:
+    """All that this CPU can run, that of highest priority first; TargetError if none."""
     mismatch = triple_mismatch(manifest.triple)
     if mismatch is not None:
         raise TargetError(
@@ -56,11 +60,11 @@ def choose_library(manifest: Manifest) -> Library:
             hint="build it for this machine with --target cpu",
         )
     by_priority = sorted(manifest.libraries, key=lambda library: library.priority, reverse=True)
-    lacking = [missing_features(library.requires) for library in by_priority]
-    for library, missing in zip(by_priority, lacking, strict=True):
-        if not missing:
-            return library
-    fewest = min(lacking, key=len)
+    lacking = {library: missing_features(library.requires) for library in by_priority}
+    able = tuple(library for library, missing in lacking.items() if not missing)
+    if able:
+        return able
+    fewest = min(lacking.values(), key=len)
     raise TargetError(
         f"this CPU lacks {listing(fewest)}, which target {manifest.target!r} requires",
         hint="build it for this machine with --target cpu",

@@ -63,7 +63,11 @@ def read_template(directory: Path) -> ChatTemplate:
     """The template of an artifact; CheckpointError if the model has none."""
     config = read_json(directory, TOKENIZER_CONFIG)
     file = directory / TEMPLATE_FILE
-    source = file.read_text() if file.is_file() else _default(config.get("chat_template"))
+    source = (
+        file.read_text(encoding="utf-8")
+        if file.is_file()
+        else _default(config.get("chat_template"))
+    )
     if source is None:
         raise CheckpointError(
             f"{directory} has no chat template, so this model cannot chat",

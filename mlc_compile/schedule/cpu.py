@@ -1,9 +1,8 @@
 """The rules of CPU targets: which kernel family runs each `mlc.*` operator."""
 
-from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
-from tvm import relax
+from tvm import relax, tirx
 
 from mlc_compile import ops
 from mlc_compile.artifact import FlatKV
@@ -18,24 +17,25 @@ from mlc_compile.schedule.kernels import (
     rope,
 )
 from mlc_compile.schedule.kernels.dot import DotProduct, dot_for
-from mlc_compile.schedule.kernels.weights import Codec, Int4, codec_of
-from mlc_compile.schedule.rule import Call, Kernel, Rule
+from mlc_compile.schedule.kernels.weights import Int4, codec_of
+from mlc_compile.schedule.rule import Kernel, Rule
 from mlc_compile.target import Target
 
 
-def _matmul(call: Call, target: Target) -> Kernel:
-    x, packed = call.args
-    n, codec = int(call.attrs["n"]), _codec(packed, int(ops.shape_of(x)[-1]))
+def _matmul(call: relax.Call, target: Target) -> Kernel:
+    x, w = call.args[0], ops.Matrix.of(call)
+    codec = codec_of(w.scheme, w.n, int(ops.shape_of(x)[-1]))
     if _rows(x) == 1:
-        return _plain("gemv", matmul.gemv(codec, n), call)
-    return _plain("gemm", matmul.gemm(codec, n, matmul.Tile.of(target, codec)), call)
+        return _plain("gemv", matmul.gemv(codec, w.n), call)
+    return _plain("gemm", matmul.gemm(codec, w.n, matmul.Tile.of(target, codec)), call)
 
 
-def _take(call: Call, _target: Target) -> Kernel:
-    return _plain("take", embedding.take(_codec(call.args[1], int(call.attrs["k"]))), call)
+def _take(call: relax.Call, _target: Target) -> Kernel:
+    w = ops.Matrix.of(call)
+    return _plain("take", embedding.take(codec_of(w.scheme, w.n, int(call.attrs["k"]))), call)
 
 
-def _rms_norm(call: Call, _target: Target) -> Kernel | None:
+def _rms_norm(call: relax.Call, _target: Target) -> Kernel | None:
     x, gamma = call.args
     *outer, k = ops.shape_of(x)
     rank = len(outer) + 1
@@ -45,61 +45,56 @@ def _rms_norm(call: Call, _target: Target) -> Kernel | None:
     return _plain("rms_norm", norm.rms_norm(int(k), float(call.attrs.epsilon), _rows(x)), call)
 
 
-def _swiglu(call: Call, _target: Target) -> Kernel:
+def _swiglu(call: relax.Call, _target: Target) -> Kernel:
     return _plain("swiglu", activation.swiglu(int(ops.shape_of(call)[-1]), _rows(call)), call)
 
 
-def _rope_angles(call: Call, _target: Target) -> Kernel:
+def _rope_angles(call: relax.Call, _target: Target) -> Kernel:
     length, inv_freq, _ = call.args
     half = int(ops.shape_of(inv_freq)[0])
     func = rope.angles(half, float(call.attrs["scale"]))
     return Kernel("rope_angles", func, [length, inv_freq], [call.ty])
 
 
-def _flat_append(call: Call, _target: Target) -> Kernel:
+def _flat_append(call: relax.Call, _target: Target) -> Kernel:
     a = ops.Attention.of(call)
     qkv, *_, k_pages, _v, _table, _length = call.args
-    func = attention.append(_shared(a), _cache(k_pages), _rows(qkv))
+    func = attention.append(a, _cache(k_pages), _rows(qkv))
     args = [*call.args, relax.prim_value(a.layer)]
     return Kernel("flat_append", func, args, list(call.ty.fields), inplace=(-1, 4, 5))
 
 
-def _flat_attend(call: Call, target: Target) -> Kernel:
+def _flat_attend(call: relax.Call, target: Target) -> Kernel:
     a = ops.Attention.of(call)
     q, k_pages, *_ = call.args
-    func = attention.attend(_shared(a), _cache(k_pages), target, _rows(q))
+    func = attention.attend(a, _cache(k_pages), target, _rows(q))
     return Kernel("flat_attend", func, [*call.args, relax.prim_value(a.layer)], [call.ty])
 
 
-def _flat_step(call: Call, target: Target) -> Kernel:
+def _flat_step(call: relax.Call, target: Target) -> Kernel:
     a = ops.Attention.of(call)
-    func = attention.step(_shared(a), _cache(call.args[4]), target)
+    func = attention.step(a, _cache(call.args[4]), target)
     args = [*call.args, relax.prim_value(a.layer)]
     return Kernel("flat_step", func, args, list(call.ty.fields), inplace=(-1, 4, 5))
 
 
-def _quantize_act(call: Call, _target: Target) -> Kernel:
+def _quantize_act(call: relax.Call, _target: Target) -> Kernel:
     results = list(call.ty.fields)
-    return Kernel("quantize_act", quantize.quantize(_source(call)), list(call.args), results)
+    return Kernel("quantize_act", quantize.quantize(_feed(call)), list(call.args), results)
 
 
-def _int8_matmul(call: Call, target: Target) -> Kernel:
+def _int8_matmul(call: relax.Call, target: Target) -> Kernel:
     k = int(ops.shape_of(call.args[0])[-1]) * 4  # four codes an int32
-    codec, n = _int4(call.args[3], k), int(call.attrs["n"])
-    func = int8.gemm(
-        codec,
-        n,
-        _dot(target),
-        int8.Tile.of(target, codec),
-        residual=bool(call.attrs["residual"]),
-    )
+    w, residual = ops.Matrix.of(call), bool(call.attrs["residual"])
+    codec = _int4(w, k)
+    tile = int8.Tile.of(target, codec)
+    func = int8.gemm(codec, w.n, _dot(target), tile, residual=residual)
     return _plain("int8_gemm", func, call)
 
 
-def _int8_gemv(call: Call, target: Target) -> Kernel:
-    source, inputs = _source(call), ops.SOURCES[str(call.attrs["source"])]
-    codec, n = _int4(call.args[inputs], source.k), int(call.attrs["n"])
-    func = int8.gemv(codec, n, source, _dot(target), residual=bool(call.attrs["residual"]))
+def _int8_gemv(call: relax.Call, target: Target) -> Kernel:
+    feed, w, residual = _feed(call), ops.Matrix.of(call), bool(call.attrs["residual"])
+    func = int8.gemv(_int4(w, feed.k), w.n, feed, _dot(target), residual=residual)
     return _plain("int8_gemv", func, call)
 
 
@@ -118,19 +113,19 @@ RULES: Final[dict[str, Rule]] = {
 }
 
 
-def _plain(name: str, func: Any, call: Call) -> Kernel:
+def _plain(name: str, func: tirx.PrimFunc, call: relax.Call) -> Kernel:
     return Kernel(name, func, list(call.args), [call.ty])
 
 
-def _int4(packed: Any, k: int) -> Int4:
-    codec = _codec(packed, k)
+def _int4(w: ops.Matrix, k: int) -> Int4:
+    codec = codec_of(w.scheme, w.n, k)
     assert isinstance(codec, Int4), "QuantizeActivations takes INT4 weights only"
     return codec
 
 
-def _source(call: Call) -> quantize.Source:
+def _feed(call: relax.Call) -> quantize.Feed:
     source = ops.Source.of(call)
-    return quantize.SOURCES[source.kind](source.k, source.eps)
+    return quantize.FEEDS[source.kind](source.k, source.eps)
 
 
 def _dot(target: Target) -> DotProduct:
@@ -139,16 +134,12 @@ def _dot(target: Target) -> DotProduct:
     return dot
 
 
-def _codec(packed: Any, k: int) -> Codec:
-    return codec_of([int(s) for s in ops.shape_of(packed)], str(packed.ty.dtype), k)
-
-
-def _rows(x: Any) -> int | None:
+def _rows(x: relax.Expr) -> int | None:
     """m of a tensor [1, m, ..]: 1 when decoding, None when it is known only at run time."""
     return 1 if ops.is_one_row(x) else None
 
 
-def _cache(k_pages: Any) -> FlatKV:
+def _cache(k_pages: relax.Expr) -> FlatKV:
     layers, _pages, kv_heads, head_dim, page = ops.shape_of(k_pages)
     return FlatKV(
         layers=int(layers),
@@ -157,8 +148,3 @@ def _cache(k_pages: Any) -> FlatKV:
         page=int(page),
         dtype=k_pages.ty.dtype,
     )
-
-
-def _shared(a: ops.Attention) -> ops.Attention:
-    """The attributes without the layer, which is an argument: all layers share one kernel."""
-    return replace(a, layer=0)

@@ -6,42 +6,49 @@ kernel reaches code generation as it was written.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from tvm import IRModule, s_tir, tirx
 from tvm.ir.transform import PassContext, module_pass
+from tvm.s_tir.schedule import SBlockRV
 
+from mlc_compile.passes import events
 from mlc_compile.schedule.kernels.vector import lanes_for
-from mlc_compile.target import Target
 
-Schedule = Any
-ScheduleRule = Callable[[Schedule], Schedule | None]
+NAME: Final = "ScheduleLeftovers"
 
 
-@module_pass(opt_level=0, name="ScheduleLeftovers")
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
+class ScheduleRule:
+    """`apply` gives the schedule, or None where it has no answer; `does` says what it is."""
+
+    does: str
+    apply: Callable[[s_tir.Schedule], s_tir.Schedule | None]
+
+
+@module_pass(opt_level=0, name=NAME)
 class ScheduleLeftovers:
-    """Every PrimFunc that no hand has scheduled."""
-
-    target: Target
+    """Every PrimFunc that no hand has scheduled; an event says by which rule."""
 
     def transform_module(self, mod: IRModule, _ctx: PassContext) -> IRModule:
         out = IRModule(mod.functions, attrs=mod.attrs)
-        for gv, func in mod.functions.items():
+        noted = []
+        for gv, func in sorted(mod.functions.items(), key=lambda item: item[0].name_hint):
             if isinstance(func, tirx.PrimFunc) and "tirx.is_scheduled" not in func.attrs:
-                out[gv] = _scheduled(func)
-        return out
+                out[gv], does = _scheduled(func)
+                noted.append(events.Event(NAME, str(gv.name_hint), "done", does))
+        return events.record(out, noted)
 
 
-def _scheduled(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def _scheduled(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, str]:
     for rule in RULES:
-        answer = rule(s_tir.Schedule(func))
+        answer = rule.apply(s_tir.Schedule(func))
         if answer is not None:
-            return answer.mod["main"].with_attr("tirx.is_scheduled", True)
+            return answer.mod["main"].with_attr("tirx.is_scheduled", True), rule.does
     raise AssertionError("the last rule answers always")
 
 
-def _elementwise(sch: Schedule) -> Schedule | None:
+def _elementwise(sch: s_tir.Schedule) -> s_tir.Schedule | None:
     """One block without reductions: vectors along the last axis, threads over symbolic ones."""
     blocks = _blocks(sch)
     if len(blocks) != 1 or not _is_spatial(sch, blocks[0]):
@@ -60,7 +67,7 @@ def _elementwise(sch: Schedule) -> Schedule | None:
     return sch
 
 
-def _as_written(sch: Schedule) -> Schedule:
+def _as_written(sch: s_tir.Schedule) -> s_tir.Schedule:
     """The default: threads over the outermost spatial loop of each block with a symbolic extent."""
     for block in _blocks(sch):
         loops = sch.get_loops(block)
@@ -73,13 +80,16 @@ def _as_written(sch: Schedule) -> Schedule:
     return sch
 
 
-RULES: Final[tuple[ScheduleRule, ...]] = (_elementwise, _as_written)
+RULES: Final = (
+    ScheduleRule("vectors inside, threads over tokens", _elementwise),
+    ScheduleRule("as written: it is not one block without reductions", _as_written),
+)
 
 
-def _blocks(sch: Schedule) -> list[Any]:
+def _blocks(sch: s_tir.Schedule) -> list[SBlockRV]:
     root = sch.get_sblock("root")
     return list(sch.get_child_blocks(root))
 
 
-def _is_spatial(sch: Schedule, block: Any) -> bool:
+def _is_spatial(sch: s_tir.Schedule, block: SBlockRV) -> bool:
     return all(int(v.iter_type) == tirx.IterVar.DataPar for v in sch.get(block).iter_vars)

@@ -2,12 +2,14 @@
 
     y = quantized_matmul(x, parts)   ->   y = call_tir(gemv, (x, parts))
 
-An operator that no rule answers is left to TVM's own legalization; an `mlc.*` operator
-has none there, so it is our bug and says so. Equal kernels are one function.
+An operator of Relax that no rule answers is left to TVM's own legalization, and an event
+says so where there is a rule for others of its kind; an `mlc.*` operator must be answered.
+Equal kernels are one function.
 """
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Final
 
 from tvm import IRModule, relax
 from tvm.ir import Op
@@ -20,10 +22,12 @@ from mlc_compile.schedule import cpu
 from mlc_compile.schedule.rule import Kernel, Rule
 from mlc_compile.target import Target
 
-RULES: dict[str, dict[str, Rule]] = {"cpu": cpu.RULES}  # by backend
+NAME: Final = "LowerOperators"
+OURS: Final = "mlc."  # how our operators' names begin
+RULES: Final[dict[str, dict[str, Rule]]] = {"cpu": cpu.RULES}  # by backend
 
 
-@module_pass(opt_level=0, name="LowerOperators")
+@module_pass(opt_level=0, name=NAME)
 @dataclass(frozen=True)
 class LowerOperators:
     """Rules are chosen by the target's backend."""
@@ -40,10 +44,14 @@ class LowerOperators:
         for key, value in (mod.attrs or {}).items():
             out = out.with_attr(key, value)
         used = [
-            events.Event("LowerOperators", name, "done", f"{count} calls")
+            events.Event(NAME, name, "done", f"{count} calls")
             for name, count in sorted(lowerer.used.items())
         ]
-        return relax.transform.DeadCodeElimination()(events.record(out, used))
+        left = [
+            events.Event(NAME, name, "refused", "no kernel of ours takes its shapes: TVM's does")
+            for name in sorted(lowerer.left)
+        ]
+        return relax.transform.DeadCodeElimination()(events.record(out, [*used, *left]))
 
 
 @mutator
@@ -52,14 +60,20 @@ class _Lowerer(PyExprMutator):
         super().__init__(mod)
         self.target = target
         self.rules = RULES[target.backend]
-        self.used: Counter[str] = Counter()
+        self.used: Counter[str] = Counter()  # kernels
+        self.left: set[str] = set()  # operators
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(call)
-        if not isinstance(call.op, Op) or call.op.name not in self.rules:
+        if not isinstance(call.op, Op):
             return call
-        kernel = self.rules[call.op.name](call, self.target)
+        name = str(call.op.name)
+        rule = self.rules.get(name)
+        kernel = None if rule is None else rule(call, self.target)
         if kernel is None:
+            assert not name.startswith(OURS), f"{name} has no kernel on {self.target.backend}"
+            if rule is not None:
+                self.left.add(name)
             return call
         gv = self.builder_.add_func(kernel.func, kernel.name)
         self.used[str(gv.name_hint)] += 1

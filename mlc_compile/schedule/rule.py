@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from tvm import relax, tirx
 
 from mlc_compile.target import Target
-
-Call = Any  # relax.Call; TVM is untyped
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +16,10 @@ class Kernel:
     """
 
     name: str
-    func: Any  # tirx.PrimFunc
-    args: Sequence[Any]
-    results: Sequence[Any]  # relax.TensorType of each result
+    func: tirx.PrimFunc
+    args: Sequence[relax.Expr]
+    results: Sequence[relax.TensorType]
     inplace: tuple[int, ...] = ()
 
 
-Rule = Callable[[Call, Target], Kernel | None]
+Rule = Callable[[relax.Call, Target], Kernel | None]

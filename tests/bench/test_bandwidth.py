@@ -1,6 +1,6 @@
 """The roof of the roofline."""
 
-import numpy as np
+import psutil
 import pytest
 
 from mlc_compile.bench.bandwidth import read_bandwidth
@@ -22,11 +22,9 @@ def _seconds(nbytes: int) -> float:
 
 
 def test_memory_is_given_back() -> None:
-    import resource
-
+    process = psutil.Process()
     read_bandwidth(1, nbytes=32 << 20, repeats=1)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = process.memory_info().rss
     for _ in range(4):
         read_bandwidth(1, nbytes=32 << 20, repeats=1)
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert np.int64(after - before) < 48 << 10  # KiB: four kept buffers would be 128 MiB
+    assert process.memory_info().rss - before < 16 << 20  # four kept buffers are 128 MiB

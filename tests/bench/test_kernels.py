@@ -5,9 +5,16 @@ from pathlib import Path
 import pytest
 
 from mlc_compile.artifact import Manifest, read_manifest
-from mlc_compile.bench import kernels
+from mlc_compile.bench import kernels, speed
 from mlc_compile.bench.kernel_worker import Stopwatch
-from mlc_compile.bench.kernels import KernelBenchmark, Profile, measure_kernels
+from mlc_compile.bench.kernels import (
+    KernelBenchmark,
+    KernelSample,
+    Profile,
+    ProfileSample,
+    Samples,
+    measure_kernels,
+)
 from mlc_compile.bench.speed import Plan
 from mlc_compile.errors import ConfigError
 from mlc_compile.progress import SILENT
@@ -21,7 +28,7 @@ LAYERS = 2
 @pytest.fixture(scope="module")
 def benchmark(nano_artifact: Path) -> KernelBenchmark:
     patch = pytest.MonkeyPatch()
-    patch.setattr(kernels, "read_bandwidth", lambda _threads: BANDWIDTH)
+    patch.setattr(speed, "read_bandwidth", lambda _threads: BANDWIDTH)
     result = measure_kernels((nano_artifact,), PLAN, SILENT)
     patch.undo()
     return result
@@ -109,3 +116,22 @@ def test_the_watching_is_taken_off_by_the_shortest_call() -> None:
         watch(None, name, False, None)
     assert watch.seconds("matmul") == 5.0 + 3.0 - 2 * 0.5
     assert watch.seconds("vm.builtin.null_value") == 0
+
+
+def test_a_kernel_too_short_to_be_timed_has_no_rates(
+    nano_artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlc_compile.cli.bench import as_tables
+
+    short = KernelSample(
+        name="take", weights=(), integers=False, calls=1, seconds=0.0, nbytes=8, multiply_adds=4
+    )
+    sample = ProfileSample(
+        phase="decode", tokens=1, depth=0, seconds=1e-3, watched_seconds=2e-3, kernels=(short,)
+    )
+    monkeypatch.setattr(speed, "read_bandwidth", lambda _threads: BANDWIDTH)
+    monkeypatch.setattr(kernels, "ask_worker", lambda *_: Samples((sample,)))
+    measured = measure_kernels((nano_artifact,), PLAN, SILENT)
+    (kernel,) = measured.profiles[0].kernels
+    assert (kernel.bytes_s, kernel.bandwidth_share, kernel.ops_s) == (None, None, None)
+    as_tables(measured)  # shows them as nothing

@@ -19,7 +19,14 @@ from mlc_compile.artifact import (
     read_manifest,
     write_manifest,
 )
-from mlc_compile.bench.verify import BOUNDS, Verification, compare, replay_proof, verify
+from mlc_compile.bench.verify import (
+    BOUNDS,
+    Verification,
+    compare,
+    replay_proof,
+    summed_up,
+    verify,
+)
 from mlc_compile.errors import ConfigError, DamageError
 
 Edit = Callable[..., Path]
@@ -112,6 +119,29 @@ def test_a_missing_feature_leaves_the_proof_not_run(edit: Edit, nano_artifact: P
     path = read_manifest(nano_artifact, Manifest).libraries[0].path
     check = replay_proof(edit(libraries=(Library(path=path, requires=("avx9000",)),)))
     assert (check.status, "avx9000" in check.reason) == ("not run", True)
+
+
+def checked(error: float) -> Check:
+    status = "pass" if error <= 1 else "fail"
+    return Check(status=status, max_abs_error=error, bound=1.0)
+
+
+def test_the_outcome_of_several_libraries_is_the_worst_of_them() -> None:
+    assert summed_up({"a.so": checked(0.5), "b.so": checked(0.7)}, []) == checked(0.7)
+    wrong = summed_up({"a.so": checked(0.5), "b.so": checked(3), "c.so": checked(0.9)}, [])
+    assert (wrong.status, wrong.max_abs_error) == ("fail", 3)
+    assert wrong.reason.startswith("b.so")
+
+
+def test_a_pass_names_the_libraries_that_it_does_not_speak_for(
+    edit: Edit, nano_artifact: Path
+) -> None:
+    library = read_manifest(nano_artifact, Manifest).libraries[0]
+    future = Library(path="future.so", requires=("avx9000",), priority=1)
+    got = verify(edit(libraries=(library, future)))
+    assert got.check.status == "pass"
+    assert got.check.reason == "future.so was not run: this CPU lacks avx9000"
+    assert "future.so" in got.findings[-1].detail
 
 
 def test_a_library_alone_has_no_proof_to_run(edit: Edit) -> None:

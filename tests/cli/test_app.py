@@ -9,6 +9,7 @@ import time
 
 import pytest
 import typer
+from typer.main import get_command
 
 from mlc_compile import errors
 from mlc_compile.cli import app as program
@@ -16,17 +17,17 @@ from mlc_compile.cli import app as program
 HEAVY = {"tvm", "tvm_ffi", "numpy", "torch", "transformers", "tokenizers", "xgboost"}
 
 
-def fail_with(monkeypatch, error):
-    """Replace the program by one whose command, `fail`, raises."""
+def fail_with(monkeypatch, error, *arguments, name="fail"):
+    """Replace the program by one whose command, `name`, raises."""
     app = typer.Typer()
     app.callback()(lambda: None)
 
-    @app.command()
-    def fail():
+    @app.command(name)
+    def fail(json: bool = False, traceback: bool = False):
         raise error
 
     monkeypatch.setattr(program, "app", app)
-    return program.invoke(["fail"])
+    return program.invoke([name, *arguments])
 
 
 def loaded_by(*arguments):
@@ -112,6 +113,38 @@ def test_what_the_system_refuses_ends_with_7_and_names_the_file(monkeypatch, cap
     assert f"/far/file: {os.strerror(number).lower()}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [
+        (errno.ENOSPC, "free some space"),
+        (errno.EFBIG, "ulimit -f"),
+        (errno.ENOENT, "check the path"),
+        (errno.ENOTDIR, "is a file, not a directory"),
+    ],
+)
+@pytest.mark.parametrize("command", ["build", "run"])
+def test_a_hint_fits_the_error_and_the_command(monkeypatch, capsys, number, told, command):
+    fail_with(monkeypatch, OSError(number, os.strerror(number), "/far"), name=command)
+    hint = capsys.readouterr().err.splitlines()[1]
+    assert told in hint
+    elsewhere = command == "build" and number in {errno.ENOSPC, errno.EFBIG}
+    assert ("-o" in hint.split()) == elsewhere
+
+
+def test_options_are_those_of_the_call_and_not_of_the_process(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["pytest", "--json", "--traceback"])
+    fail_with(monkeypatch, errors.ConfigError("it broke"))
+    assert capsys.readouterr().err == "error: it broke\n"
+    fail_with(monkeypatch, errors.ConfigError("it broke"), "--json")
+    assert json.loads(capsys.readouterr().err)["error"] == "it broke"
+
+
+def test_no_command_declares_a_flag_twice():
+    for name, command in get_command(program.app).commands.items():
+        flags = [flag for p in command.params for flag in (*p.opts, *p.secondary_opts)]
+        assert sorted(flags) == sorted(set(flags)), name
+
+
 def test_an_interrupt_ends_with_130(monkeypatch, capsys):
     assert fail_with(monkeypatch, KeyboardInterrupt()) == 130
     assert capsys.readouterr().err == "interrupted\n"
@@ -141,8 +174,21 @@ def test_what_nobody_foresaw_is_called_our_bug(arguments, variable, shown):
     assert ("Traceback" in ran.stderr) == shown
 
 
-def test_a_reader_that_leaves_early_causes_no_traceback():
-    command = f"{sys.executable} -m mlc_compile targets --json | head -c 1"
-    ran = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
-    assert ran.stdout == "["
-    assert ran.stderr == ""
+def closed_pipe(*arguments):
+    """Run a command whose reader is gone before it says anything."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "mlc_compile", *map(str, arguments)]
+    ran = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    return ran.returncode, ran.stderr
+
+
+@pytest.mark.parametrize("arguments", [["targets"], ["targets", "--json"], ["--help"]])
+def test_a_reader_that_leaves_early_is_no_error(arguments):
+    assert closed_pipe(*arguments) == (program.CLOSED_PIPE, "")
+
+
+def test_a_reader_may_leave_in_the_middle_of_a_text(nano_artifact):
+    asked = ["run", nano_artifact, "-p", "The", "--max-tokens", 8, "--quiet"]
+    assert closed_pipe(*asked) == (program.CLOSED_PIPE, "")

@@ -106,6 +106,15 @@ def test_inspect_shows_what_is_inside_and_what_it_costs(cli: Cli, nano_artifact:
     text = cli("inspect", nano_artifact).out
     assert "memory" in text
     assert manifest.triple in text
+    assert f"activations {manifest.activations}" in text
+    assert manifest.check.told() in text
+
+
+def test_inspect_finds_a_missing_report(cli: Cli, copy: Path) -> None:
+    (copy / "report.json").unlink()
+    ran = cli("inspect", copy)
+    assert (ran.code, ran.out) == (DamageError.exit_code, "")
+    assert "has no report.json" in ran.err
 
 
 def test_inspect_refuses_a_weights_directory(cli: Cli, nano_artifact: Path) -> None:

@@ -4,14 +4,19 @@ import importlib.util
 import json
 import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from mlc_compile.artifact import Manifest, read_manifest
 from mlc_compile.checkpoint import read_config
-from mlc_compile.driver.compile import Options, choose_kv, choose_limits, compile_model
+from mlc_compile.driver.compile import Options, choose_kv, compile_model
+from mlc_compile.driver.limits import limits_for
+from mlc_compile.driver.subject import read_subject
 from mlc_compile.emit import link
-from mlc_compile.errors import ConfigError, TargetError
+from mlc_compile.errors import CheckpointError, ConfigError, TargetError
 from mlc_compile.model import load_config
 from mlc_compile.target import find_target
 
@@ -110,8 +115,50 @@ def test_what_cannot_be_compiled_is_refused(cli, config_only, tmp_path, case):
 
 def test_an_absent_model_is_told_by_its_path(cli, tmp_path):
     ran = cli("compile", tmp_path / "absent", "-o", tmp_path / "out")
-    assert ran.code in {2, 3}
+    assert ran.code == 2
     assert str(tmp_path / "absent") in ran.err
+
+
+@pytest.mark.parametrize("command", ["convert", "compile", "build"])
+def test_an_artifact_is_no_model(cli, compiled, tmp_path, command):
+    ran = cli(command, compiled[0], "-o", tmp_path / "out")
+    assert (ran.code, ran.out) == (2, "")
+    assert "must be a model directory, but mlc-compile wrote it" in ran.err
+    assert list(tmp_path.iterdir()) == []
+
+
+SPOILED = {
+    "a tokenizer cut short": ("tokenizer.json", lambda text: text[:100], "is not a JSON object"),
+    "half a tokenizer": ("tokenizer_config.json", None, "tokenizer_config.json missing"),
+}
+
+
+@pytest.mark.parametrize("case", SPOILED)
+def test_a_damaged_tokenizer_does_not_pass_for_none(nano_checkpoint, tmp_path, case):
+    name, spoil, told = SPOILED[case]
+    model = Path(shutil.copytree(nano_checkpoint, tmp_path / "model"))
+    if spoil is None:
+        (model / name).unlink()
+    else:
+        (model / name).write_text(spoil((model / name).read_text()))
+    with pytest.raises(CheckpointError, match=told):
+        read_subject(model)
+
+
+def test_a_model_without_a_tokenizer_has_no_tokenizer_files(config_only):
+    subject = read_subject(config_only)
+    assert (subject.tokenizer, subject.checkpoint) == ((), None)
+
+
+def test_what_is_refused_is_refused_without_loading_the_compiler(nano_checkpoint, tmp_path):
+    code = (
+        "import sys\nfrom mlc_compile.cli.app import invoke\n"
+        f"code = invoke(['build', {str(nano_checkpoint)!r}, '-t', 'cpu-x86-64-v2', '-o', "
+        f"{str(tmp_path / 'out')!r}, '--activations', 'int8'])\n"
+        "print(code, 'tvm' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "4 False\n"
 
 
 def test_the_output_is_not_put_over_somebody_s_files(config_only, tmp_path):
@@ -153,7 +200,7 @@ def test_a_path_without_a_compiler_needs_zig(cli, config_only, tmp_path):
     ],
 )
 def test_limits_default_to_what_the_model_can_do(config, options, context, chunk):
-    limits = choose_limits(config, options)
+    limits = limits_for(config, options.context, options.prefill_chunk)
     assert (limits.context, limits.prefill_chunk) == (context, chunk)
 
 

@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 import pytest
 import tvm
-from tvm import IRModule
+from tvm import IRModule, relax
 
 from mlc_compile.emit import link
-from mlc_compile.emit.cpu import emit, tvm_target
+from mlc_compile.emit.cpu import build, emit, tvm_target
 from mlc_compile.emit.link import find_linker, is_native
 from mlc_compile.errors import TargetError
 from mlc_compile.schedule.kernels import norm
@@ -69,7 +69,7 @@ def test_a_cross_library_is_for_its_machine(tmp_path, name):
 
 @pytest.mark.parametrize("name", CROSS)
 def test_code_for_every_target_is_generated_without_its_linker(tmp_path, name):
-    code = tvm.compile(module(), target=tvm_target(find_target(name)))
+    code = build(module(), find_target(name))
     code.export_library(str(tmp_path / "lib.tar"))
     assert (tmp_path / "lib.tar").stat().st_size > 0
 
@@ -78,6 +78,21 @@ def test_code_for_every_target_is_generated_without_its_linker(tmp_path, name):
 def test_llvm_knows_the_cpu_and_features_of_every_preset(name, capfd):
     tvm_target(find_target(name))
     assert "not a recognized" not in capfd.readouterr().err
+
+
+def test_code_is_generated_without_storage_rewriting_and_with_what_is_in_force(monkeypatch):
+    seen = []
+
+    def generate(_mod, target, **_options):
+        now = tvm.transform.PassContext.current()
+        seen.append((str(target.attrs["mcpu"]), dict(now.config), len(now.instruments)))
+
+    monkeypatch.setattr(relax, "build", generate)
+    row = find_target("cpu-x86-64-v3")
+    with tvm.transform.PassContext(config={"tirx.disable_vectorize": True}, instruments=[]):
+        build(module(), row)
+    config = {"tirx.disable_vectorize": True, "tirx.disable_storage_rewrite": True}
+    assert seen == [(row.mcpu, config, 0)]
 
 
 def test_a_cpu_that_llvm_does_not_know_is_refused():

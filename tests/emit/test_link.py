@@ -1,5 +1,7 @@
 """Which linker is taken, what it is asked for, and what is said when there is none."""
 
+import errno
+import platform
 import shutil
 import sys
 
@@ -30,8 +32,8 @@ def system(monkeypatch):
     """`system("Linux", "x86_64")`: pretend to be such a machine."""
 
     def pretend(name, machine):
-        monkeypatch.setattr(link.platform, "system", lambda: name)
-        monkeypatch.setattr(link.platform, "machine", lambda: machine)
+        monkeypatch.setattr(platform, "system", lambda: name)
+        monkeypatch.setattr(platform, "machine", lambda: machine)
 
     return pretend
 
@@ -95,6 +97,14 @@ def test_a_linker_that_fails_is_quoted(tmp_path):
     broken = Linker("cc", (sys.executable, "-c", "raise SystemExit('ld: no such object')"))
     with pytest.raises(TargetError, match=r"cc could not link lib\.so: ld: no such object"):
         broken.link(["a.o"], tmp_path / "lib.so")
+
+
+def test_a_disk_that_fills_up_under_the_linker_is_told_as_such(tmp_path):
+    said = "ld: final link failed: No space left on device\\ncollect2: error: ld returned 1"
+    full = Linker("cc", (sys.executable, "-c", f"raise SystemExit('{said}')"))
+    with pytest.raises(OSError, match="No space left") as error:
+        full.link(["a.o"], tmp_path / "lib.so")
+    assert (error.value.errno, error.value.filename) == (errno.ENOSPC, str(tmp_path / "lib.so"))
 
 
 def test_a_linker_that_fails_in_silence_gives_its_exit_code(tmp_path):

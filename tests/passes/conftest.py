@@ -63,21 +63,53 @@ def weight() -> Callable[..., object]:
 
 @pytest.fixture
 def same() -> Callable[[object, object], None]:
-    """Assert that two modules are equal but for the names of variables."""
+    """Assert that two modules are equal but for the names of variables and events."""
     import tvm
     from tvm import relax
 
+    from mlc_compile.passes import events
+
     def check(got: object, expected: object) -> None:
         # A rewritten binding may leave `y = x` behind, which later passes never see.
-        one, other = (relax.transform.CanonicalizeBindings()(m) for m in (got, expected))
+        plain = (m.without_attr(events.ATTRIBUTE) for m in (got, expected))
+        one, other = (relax.transform.CanonicalizeBindings()(m) for m in plain)
         tvm.ir.assert_structural_equal(one, other)
 
     return check
 
 
 @pytest.fixture
+def told() -> Callable[[object, str], list[tuple[str, str, str]]]:
+    """`told(module, "FusePass")`: subject, outcome and reason of what that pass noted."""
+    from mlc_compile.passes import events
+
+    def read(module: object, source: str) -> list[tuple[str, str, str]]:
+        noted = [e for e in events.read(module) if e.source == source]
+        return [(e.subject, e.outcome, e.reason) for e in noted]
+
+    return read
+
+
+@pytest.fixture
+def refused() -> Callable[[object, object], list[str]]:
+    """`refused(step, module)`: the reasons it gives for leaving a module as it is."""
+    import tvm
+
+    from mlc_compile.passes import events
+
+    def check(step: Callable[[object], object], module: object) -> list[str]:
+        got = step(module)
+        tvm.ir.assert_structural_equal(got.without_attr(events.ATTRIBUTE), module)
+        noted = events.read(got)
+        assert {e.outcome for e in noted} == {"refused"}
+        return [e.reason for e in noted]
+
+    return check
+
+
+@pytest.fixture
 def stays() -> Callable[[object, object], None]:
-    """Assert that a pass leaves a module exactly as it is."""
+    """Assert that a pass leaves a module exactly as it is, its events included."""
     import tvm
 
     def check(step: Callable[[object], object], module: object) -> None:

@@ -49,7 +49,7 @@ def test_the_parts_that_a_matmul_reads_become_what_its_kernel_reads(
     def of(parts, layout):
         def body(emit, x):
             args = weights(emit, weight, parts, layout)
-            return emit(ops.quantized_matmul(x, args, n, scheme))
+            return emit(ops.quantized_matmul(x, args, ops.Matrix(n, scheme)))
 
         return graph({"x": (1, "n", k)}, body)
 
@@ -63,7 +63,7 @@ def test_the_parts_that_a_lookup_reads_are_packed_alike(graph, weight, same, sch
     def of(parts, layout):
         def body(emit, ids):
             args = weights(emit, weight, parts, layout)
-            return emit(ops.quantized_take(ids, args, k, scheme))
+            return emit(ops.quantized_take(ids, args, ops.Matrix(n, scheme), k))
 
         return graph(IDS, body, dtypes={"ids": "int32"})
 
@@ -94,7 +94,7 @@ def test_weights_that_have_a_layout_stay(graph, weight, stays):
         gamma = emit(weight("g.weight", 64, layout="wide"))
         packed = weight("w.weight", 3, 1, 144, part="packed", layout="rows16", dtype="int32")
         x = emit(relax.op.multiply(x, gamma))
-        return emit(ops.quantized_matmul(x, [emit(packed)], 48, "q4f16_1"))
+        return emit(ops.quantized_matmul(x, [emit(packed)], ops.Matrix(48, "q4f16_1")))
 
     stays(AssignLayouts("rows16"), graph(X, before))
 
@@ -106,7 +106,8 @@ def test_a_second_run_changes_nothing(graph, weight, stays):
             emit(weight("w.weight", 48, 2, part="q_scale", dtype="float16")),
         ]
         norm = emit(relax.op.astype(emit(weight("g.weight", 64, dtype="float16")), "float32"))
-        return emit(ops.quantized_matmul(emit(relax.op.multiply(x, norm)), parts, 48, "q4f16_1"))
+        scaled = emit(relax.op.multiply(x, norm))
+        return emit(ops.quantized_matmul(scaled, parts, ops.Matrix(48, "q4f16_1")))
 
     step = AssignLayouts("rows16")
     stays(step, step(graph(X, before)))

@@ -24,7 +24,7 @@ def codes(weight, names, blocks=1):
 
 def matmul(emit, weight, x, names, blocks=4):
     parts = [emit(codes(weight, names, blocks)), emit(scale(weight, names, blocks))]
-    return emit(ops.quantized_matmul(x, parts, 16 * blocks, "q4f16_1"))
+    return emit(ops.quantized_matmul(x, parts, ops.Matrix(16 * blocks, "q4f16_1")))
 
 
 def two_functions(graph, weight):

@@ -74,6 +74,24 @@ def test_angles_are_computed_once_a_call_and_layers_are_threaded(graph):
         assert bound[bound[second.args[i]].tuple_value].same_as(first)
 
 
+def test_for_one_token_append_and_attend_are_one_step(graph):
+    lowered = LowerFlatKVCache(KV)(graph({**INPUTS, "qkv": (1, 1, 64)}, attentions(2)))
+    bound = bindings_of(lowered["main"])
+    first, second = calls(lowered, "mlc.flat_step")
+    assert calls(lowered, "mlc.flat_append") == calls(lowered, "mlc.flat_attend") == []
+    assert [ops.Attention.of(c).layer for c in (first, second)] == [0, 1]
+    (angles,) = calls(lowered, "mlc.rope_angles")
+    assert all(bound[step.args[3]].same_as(angles) for step in (first, second))
+    qkv, gamma_q, gamma_k, kv = lowered["main"].params
+    for given, wanted in zip(first.args[:3], (qkv, gamma_q, gamma_k), strict=True):
+        assert given.same_as(wanted)
+    for i, arg in enumerate(first.args[4:]):  # pages, table and length of the parameter
+        assert (bound[arg].index, bound[arg].tuple_value.same_as(kv)) == (i, True)
+    for i in (4, 5):  # the second layer writes into the pages that the first one gave
+        item = bound[second.args[i]]
+        assert (item.index, bound[item.tuple_value].same_as(first)) == (i - 3, True)
+
+
 def test_a_function_without_attention_stays(graph, same):
     module = graph({"x": (1, "n", 64)}, lambda emit, x: emit(relax.op.abs(x)))
     same(LowerFlatKVCache(KV)(module), module)

@@ -29,18 +29,24 @@ def quantized(emit, x, k=K):
 
 
 def matmul(emit, x, *parts, scheme="q4f16_1"):
-    return emit(ops.quantized_matmul(x, parts, N, scheme))
+    return emit(ops.quantized_matmul(x, parts, ops.Matrix(N, scheme)))
+
+
+def product(emit, x, *parts, scheme="q4f16_1"):
+    return emit(ops.int8_matmul(quantized(emit, x), parts, ops.Matrix(N, scheme)))
 
 
 @pytest.mark.parametrize("scheme", INT4)
-def test_the_activations_of_an_int4_matmul_are_quantized(module, same, scheme):
+def test_the_activations_of_an_int4_matmul_are_quantized(module, same, told, scheme):
     def before(emit, x, _y, packed):
         return matmul(emit, x, packed, scheme=scheme)
 
     def after(emit, x, _y, packed):
-        return emit(ops.int8_matmul(quantized(emit, x), [packed], N, None))
+        return product(emit, x, packed, scheme=scheme)
 
-    same(QuantizeActivations()(module(before)), module(after))
+    got = QuantizeActivations()(module(before))
+    same(got, module(after))
+    assert told(got, "QuantizeActivations") == [("mlc.quantized_matmul", "done", "")]
 
 
 def test_two_matmuls_of_one_tensor_share_its_quantization(module, same):
@@ -49,7 +55,8 @@ def test_two_matmuls_of_one_tensor_share_its_quantization(module, same):
 
     def after(emit, x, _y, packed):
         acts = quantized(emit, x)
-        products = [emit(ops.int8_matmul(acts, [packed], N, None)) for _ in range(2)]
+        w = ops.Matrix(N, "q4f16_1")
+        products = [emit(ops.int8_matmul(acts, [packed], w)) for _ in range(2)]
         return emit(relax.Tuple(products))
 
     same(QuantizeActivations()(module(before)), module(after))
@@ -60,8 +67,7 @@ def test_two_tensors_are_quantized_each_for_itself(module, same):
         return emit(relax.Tuple([matmul(emit, a, packed) for a in (x, y)]))
 
     def after(emit, x, y, packed):
-        products = [emit(ops.int8_matmul(quantized(emit, a), [packed], N, None)) for a in (x, y)]
-        return emit(relax.Tuple(products))
+        return emit(relax.Tuple([product(emit, a, packed) for a in (x, y)]))
 
     same(QuantizeActivations()(module(before)), module(after))
 
@@ -71,7 +77,7 @@ def test_functions_do_not_share_a_quantization(graph, module, same):
         return matmul(emit, x, packed)
 
     def after(emit, x, _y, packed):
-        return emit(ops.int8_matmul(quantized(emit, x), [packed], N, None))
+        return product(emit, x, packed)
 
     def twice(of):
         return graph(INPUTS, of, dtypes=DTYPES, name="other", also=module(of))
@@ -80,24 +86,35 @@ def test_functions_do_not_share_a_quantization(graph, module, same):
 
 
 @pytest.mark.parametrize("scheme", FLOAT)
-def test_matmuls_of_unquantized_weights_stay_float(module, stays, scheme):
+def test_matmuls_of_unquantized_weights_stay_float(module, refused, scheme):
     def body(emit, x, _y, packed):
         return matmul(emit, x, packed, scheme=scheme)
 
-    stays(QuantizeActivations(), module(body))
+    reasons = refused(QuantizeActivations(), module(body))
+    assert reasons == [f"weights of scheme {scheme} are not integers"]
 
 
 @pytest.mark.parametrize("k", [31, 48, 80])
-def test_a_width_that_groups_do_not_divide_stays_float(module, stays, k):
+def test_a_width_that_groups_do_not_divide_stays_float(module, refused, k):
     def body(emit, x, _y, packed):
         return matmul(emit, x, packed)
 
-    stays(QuantizeActivations(), module(body, x=(1, "n", k)))
+    reasons = refused(QuantizeActivations(), module(body, x=(1, "n", k)))
+    assert reasons == [f"its {k} columns are not a multiple of 32"]
+
+
+def test_a_refusal_keeps_all_activations_float_and_is_told(module, refused):
+    def body(emit, x, y, packed):
+        return emit(relax.Tuple([matmul(emit, a, packed) for a in (x, y)]))
+
+    assert refused(QuantizeActivations(refusal="no instruction"), module(body)) == [
+        "no instruction"
+    ]
 
 
 def test_a_lookup_has_no_activations(graph, stays):
     def body(emit, ids, packed):
-        return emit(ops.quantized_take(ids, [packed], K, "q4f16_1"))
+        return emit(ops.quantized_take(ids, [packed], ops.Matrix(N, "q4f16_1"), K))
 
     inputs = {"ids": ("n",), **PARTS}
     stays(QuantizeActivations(), graph(inputs, body, dtypes={**DTYPES, "ids": "int32"}))
@@ -107,7 +124,7 @@ def test_a_second_run_changes_nothing_and_events_survive(module, stays):
     def body(emit, x, _y, packed):
         return matmul(emit, x, packed)
 
-    told = events.Event("Earlier", "w", "kept")
-    once = QuantizeActivations()(events.record(module(body), [told]))
-    assert events.read(once) == (told,)
+    earlier = events.Event("Earlier", "w", "kept")
+    once = QuantizeActivations()(events.record(module(body), [earlier]))
+    assert events.read(once)[0] == earlier
     stays(QuantizeActivations(), once)

@@ -4,6 +4,7 @@ import pytest
 from tvm import relax
 
 from mlc_compile import ops
+from mlc_compile.errors import ConfigError
 from mlc_compile.passes import events
 from mlc_compile.passes.quantize_weights import QuantizeWeights
 
@@ -36,7 +37,7 @@ def test_a_linear_layer_multiplies_by_the_parts(graph, weight, same, scheme, nam
     after = graph(
         X,
         lambda emit, x: emit(
-            ops.quantized_matmul(x, parts(emit, weight, scheme, names), 48, scheme)
+            ops.quantized_matmul(x, parts(emit, weight, scheme, names), ops.Matrix(48, scheme))
         ),
     )
     got = QuantizeWeights(scheme)(before)
@@ -53,7 +54,9 @@ def test_a_lookup_takes_rows_of_the_parts(graph, weight, same, scheme):
     )
     after = graph(
         IDS,
-        lambda emit, ids: emit(ops.quantized_take(ids, parts(emit, weight, scheme), 64, scheme)),
+        lambda emit, ids: emit(
+            ops.quantized_take(ids, parts(emit, weight, scheme), ops.Matrix(48, scheme), 64)
+        ),
         dtypes=INT,
     )
     same(QuantizeWeights(scheme)(before), after)
@@ -88,7 +91,7 @@ def test_a_matrix_that_cannot_be_held_is_kept_and_the_report_says_why(
 
     def after(emit, x):
         stored = emit(weight("a.weight b.weight", 48, 40, dtype=dtype))
-        return emit(ops.quantized_matmul(x, [stored], 48, kept))
+        return emit(ops.quantized_matmul(x, [stored], ops.Matrix(48, kept)))
 
     got = QuantizeWeights(scheme)(before)
     reason = "its 40 columns are not a multiple of 32"
@@ -121,6 +124,11 @@ def matrix_read_as_it_is(emit, weight, x):
 def test_what_no_kernel_reads_in_parts_stays(graph, weight, stays, near_miss):
     module = graph(IDS, lambda emit, ids: near_miss(emit, weight, ids), dtypes=INT)
     stays(QuantizeWeights("q4f32_1"), module)
+
+
+def test_an_unknown_scheme_is_refused_as_such_before_tvm_runs_the_pass():
+    with pytest.raises(ConfigError, match="no quantization scheme 'q4f16'"):
+        QuantizeWeights("q4f16")
 
 
 @every_scheme

@@ -66,7 +66,6 @@ def toy_artifact(tmp_path: Path, toy_library: Path) -> Path:
         limits=Limits(context=CONTEXT, prefill_chunk=CHUNK),
         kv=FlatKV(layers=1, kv_heads=1, head_dim=2, page=16, dtype="float32"),
         vocab_size=VOCAB,
-        hidden_size=HIDDEN,
         plan=plan,
         plan_digest=plan.digest(),
         activation_bytes=0,

@@ -27,6 +27,9 @@ def write(directory: Path, **files: dict[str, object]) -> Path:
         pytest.param({}, set(), id="nobody says"),
         pytest.param({"generation": {"eos_token_id": [5, 6]}}, {5, 6}, id="a list"),
         pytest.param({"generation": {}, "config": {"eos_token_id": 7}}, {7}, id="only config"),
+        pytest.param(
+            {"generation": {"eos_token_id": None}, "config": {"eos_token_id": 7}}, {7}, id="null"
+        ),
         pytest.param({"config": {}, "chat": {"eos_token_id": [8]}}, {8}, id="only MLC's"),
         pytest.param(
             {"generation": {"eos_token_id": 0}, "config": {"eos_token_id": 7}}, {0}, id="id zero"
@@ -46,6 +49,37 @@ def test_sampling_is_the_models_advice(tiny_checkpoint: Path) -> None:
 @pytest.mark.parametrize("advice", [{}, {"do_sample": False, "temperature": 0.9}])
 def test_without_advice_to_sample_it_is_greedy(tmp_path: Path, advice: dict[str, object]) -> None:
     assert model_sampling(write(tmp_path, generation=advice)) == GREEDY
+
+
+def test_null_is_as_good_as_absent(tmp_path: Path) -> None:
+    advice = {"do_sample": True, "temperature": None, "top_k": None, "top_p": None}
+    assert model_sampling(write(tmp_path, generation=advice)) == Sampling(1.0, 50, 1.0)
+    assert model_sampling(write(tmp_path, generation={"do_sample": None})) == GREEDY
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("do_sample", "yes"),
+        ("temperature", "hot"),
+        ("temperature", -1),
+        ("top_k", 2.5),
+        ("top_p", 0),
+        ("top_p", [1]),
+    ],
+)
+def test_wrong_advice_is_damage_by_file_and_field(
+    tmp_path: Path, field: str, value: object
+) -> None:
+    advice = {"do_sample": True, field: value}
+    with pytest.raises(DamageError, match=rf"generation_config\.json is damaged: .*\.{field}"):
+        model_sampling(write(tmp_path, generation=advice))
+
+
+@pytest.mark.parametrize("value", ["</s>", [1, "</s>"], 2.5, {}])
+def test_stop_tokens_that_are_no_ids_are_damage(tmp_path: Path, value: object) -> None:
+    with pytest.raises(DamageError, match=r"config\.json is damaged: .*\.eos_token_id"):
+        stop_tokens(write(tmp_path, config={"eos_token_id": value}))
 
 
 @pytest.mark.parametrize("content", ["{", "[1]", ""])

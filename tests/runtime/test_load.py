@@ -8,7 +8,7 @@ import pytest
 
 from mlc_compile.artifact import Library, Manifest, Versions, read_manifest
 from mlc_compile.errors import ConfigError, DamageError, TargetError
-from mlc_compile.runtime.load import check_artifact
+from mlc_compile.runtime.load import check_artifact, loadable_libraries
 
 Change = Callable[..., Path]
 
@@ -30,7 +30,10 @@ def test_the_best_library_that_this_cpu_can_run_is_chosen(change: Change) -> Non
         Library(path="lib.so", requires=(), priority=1),
         Library(path="future.so", requires=("avx9000",), priority=2),
     )
-    assert check_artifact(change(libraries=libraries)).library.path == "lib.so"
+    directory = change(libraries=libraries)
+    assert check_artifact(directory).library.path == "lib.so"
+    able = loadable_libraries(read_manifest(directory, Manifest))
+    assert [library.path for library in able] == ["lib.so", "plain.so"]
 
 
 @pytest.mark.parametrize(

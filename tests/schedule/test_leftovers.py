@@ -5,11 +5,11 @@ import pytest
 import tvm
 from tvm import IRModule, relax, tirx
 
+from mlc_compile.passes import events
 from mlc_compile.schedule.kernels import norm
 from mlc_compile.schedule.leftovers import RULES, ScheduleLeftovers
-from mlc_compile.target import find_target
 
-STEP = ScheduleLeftovers(find_target("cpu"))
+STEP = ScheduleLeftovers()
 LOOPS = {tirx.ForKind.PARALLEL: "parallel", tirx.ForKind.VECTORIZED: "vectorized"}
 
 
@@ -96,9 +96,22 @@ def test_a_scheduled_kernel_computes_the_same(compile_kernel, unwritten, name):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)  # a few roundings
 
 
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("add", "vectors inside, threads over tokens"),
+        ("softmax", "as written: it is not one block without reductions"),
+    ],
+)
+def test_an_event_says_which_rule_scheduled_a_kernel(name, rule):
+    body, shapes, _ = CASES[name]
+    mod = STEP(IRModule({"kernel": legalized(body, *shapes)}))
+    assert events.read(mod) == (events.Event("ScheduleLeftovers", "kernel", "done", rule),)
+
+
 def test_the_last_rule_answers_for_any_kernel():
     for body, shapes, _ in CASES.values():
-        assert RULES[-1](tvm.s_tir.Schedule(legalized(body, *shapes))) is not None
+        assert RULES[-1].apply(tvm.s_tir.Schedule(legalized(body, *shapes))) is not None
 
 
 def test_a_kernel_written_by_hand_is_not_touched():

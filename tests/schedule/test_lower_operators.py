@@ -7,7 +7,7 @@ from tvm import relax, tirx
 from mlc_compile import ops
 from mlc_compile.passes import events
 from mlc_compile.passes.rewrite import bindings_of
-from mlc_compile.schedule.lower_operators import LowerOperators
+from mlc_compile.schedule.lower_operators import RULES, LowerOperators
 from mlc_compile.target import find_target
 
 STEP = LowerOperators(find_target("cpu"))
@@ -46,7 +46,7 @@ def matmuls(*widths):
 
     def body(emit, x, *weights):
         for n, w in zip(widths, weights, strict=True):
-            x = emit(ops.quantized_matmul(x, [w], n, "q0f32"))
+            x = emit(ops.quantized_matmul(x, [w], ops.Matrix(n, "q0f32")))
         return x
 
     return body
@@ -95,10 +95,24 @@ def test_rms_norm_of_rows_has_a_kernel(axes):
         pytest.param([(1, 4, 32), (4, 32)], [1, 2], id="two axes"),
     ],
 )
-def test_what_no_rule_answers_is_left_to_tvm(shapes, axes):
+def test_what_no_rule_answers_is_left_to_tvm_and_an_event_says_so(shapes, axes):
     before = module(shapes, rms_norm(axes))
     mod = STEP(before)
-    tvm.ir.assert_structural_equal(mod, before)
+    tvm.ir.assert_structural_equal(mod.without_attr(events.ATTRIBUTE), before)
+    reason = "no kernel of ours takes its shapes: TVM's does"
+    refused = events.Event("LowerOperators", "relax.nn.rms_norm", "refused", reason)
+    assert events.read(mod) == (refused,)
+
+
+@pytest.mark.parametrize("answer", ["no rule", "a rule without an answer"])
+def test_an_operator_of_ours_that_no_kernel_runs_is_our_bug(monkeypatch, answer):
+    rules = {"mlc.quantize_act": lambda _call, _target: None} if "answer" in answer else {}
+    monkeypatch.setitem(RULES, "cpu", rules)
+    mod = module(
+        [(1, "n", 64)], lambda emit, x: emit(ops.quantize_act([x], ops.Source("plain", 64)))
+    )
+    with pytest.raises(AssertionError, match=r"mlc\.quantize_act has no kernel on cpu"):
+        STEP(mod)
 
 
 def test_operators_of_tvm_stay():

@@ -16,7 +16,5 @@ def swiglu(i: int, rows: int | None) -> tirx.PrimFunc:
         with v.over(m, parallel=rows is None) as row, T.serial(0, i // lanes) as j:
             gate = v.load(x, 0, row, j * lanes, lanes=lanes)
             up = v.load(x, 0, row, i + j * lanes, lanes=lanes)
-            one = v.splat(1.0, lanes)
-            silu = gate / (one + v.exp(v.splat(0.0, lanes) - gate, lanes))
-            v.store(silu * up, y, 0, row, j * lanes, lanes=lanes)
+            v.store(v.silu(gate, lanes) * up, y, 0, row, j * lanes, lanes=lanes)
     return builder.get()

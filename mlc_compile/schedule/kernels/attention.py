@@ -95,10 +95,11 @@ def step(a: Attention, kv: FlatKV, target: Target) -> tirx.PrimFunc:
                 inputs.query(a, 0, head * per_key + g, q, (g,))
                 state.reset(g)
             with T.serial(0, cache.length[0] // kv.page + 1) as p:
+                page = _Page(cache, kv, layer, p, head)
                 for group in range(0, per_key, tile.heads):
                     heads = range(group, group + tile.heads)
                     members = [_Member((g,), g, cache.length[0]) for g in heads]
-                    _page(q, cache, state, members, (layer, p, head), (a, kv, tile))
+                    page.fold(q, state, members, tile)
             with T.serial(0, per_key) as g:
                 state.finish(g, o, (0, 0), (head * per_key + g) * a.d)
     return builder.get()
@@ -193,6 +194,7 @@ def attend(a: Attention, kv: FlatKV, target: Target, rows: int | None) -> tirx.P
             pages = (cache.length[0] + tirx.Cast("int32", last) - 1) // kv.page + 1
             passes = (last - first + (tile.tokens - 1)) // tile.tokens
             with T.serial(0, pages) as p, T.serial(0, passes) as i:
+                page = _Page(cache, kv, layer, p, head)
                 for group in range(0, per_key, tile.heads):
                     members = []
                     for t in range(tile.tokens):
@@ -203,7 +205,7 @@ def attend(a: Attention, kv: FlatKV, target: Target, rows: int | None) -> tirx.P
                             at = (0, row, head * per_key + g)
                             state_row = (i * tile.tokens + t) * per_key + g
                             members.append(_Member(at, state_row, position))
-                    _page(q, cache, state, members, (layer, p, head), (a, kv, tile))
+                    page.fold(q, state, members, tile)
             with T.serial(0, last - first) as i, T.serial(0, per_key) as g:
                 state.finish(i * per_key + g, o, (0, first + i), (head * per_key + g) * a.d)
     return builder.get()
@@ -248,6 +250,13 @@ class _State:
         with T.serial(0, self.d // lanes) as j:
             v.store(v.splat(0.0, lanes), self.out, row, j * lanes, lanes=lanes)
 
+    def scale(self, row: Index, factor: Expr) -> None:
+        """Rescale a row of the output."""
+        lanes = v.lanes_for(self.d)
+        with T.serial(0, self.d // lanes) as j:
+            old = v.load(self.out, row, j * lanes, lanes=lanes)
+            v.store(old * v.splat(factor, lanes), self.out, row, j * lanes, lanes=lanes)
+
     def finish(self, row: Index, o: Buffer, at: tuple[Index, ...], start: Index) -> None:
         lanes = v.lanes_for(self.d)
         inverse = v.const(1.0) / self.mass[row]
@@ -256,112 +265,106 @@ class _State:
             v.store(value, o, *at, start + j * lanes, lanes=lanes)
 
 
-def _page(
-    q: Buffer,
-    cache: Cache,
-    state: _State,
-    members: list[_Member],
-    where: tuple[Index, Index, Index],
-    shape: tuple[Attention, FlatKV, Tile],
-) -> None:
-    """Fold one page of keys and values into the state of all members."""
-    layer, p, head = where
-    a, kv, tile = shape
-    page = cache.table[p]
-    chunks = kv.page // LANES
-    scores = v.local(len(members) * chunks)
-    v.clear(scores, len(members) * chunks)
-    with T.serial(0, a.d) as j:
-        keys = [v.to_f32(v.load(cache.k, layer, page, head, j, c * LANES)) for c in range(chunks)]
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """Page `number` of a sequence, of one layer and key head."""
+
+    cache: Cache
+    kv: FlatKV
+    layer: Index
+    number: Index
+    head: Index
+
+    def __post_init__(self) -> None:
+        assert self.kv.page % LANES == 0, "a page's scores are whole vectors"
+
+    def fold(self, q: Buffer, state: _State, members: list[_Member], tile: Tile) -> None:
+        """Take the page's keys and values into the state of all members."""
+        scores = self._scores(q, members, state.d)
         for g, member in enumerate(members):
-            component = v.splat(q[(*member.q, j)])
-            for c, key in enumerate(keys):
-                v.accumulate(scores, g * chunks + c, key * component)
-    for g, member in enumerate(members):
-        _softmax_step(scores, state, (g, member), p, (a, kv))
-    # Values after the last member's token have no weight, and need not be read.
-    seen = tirx.min(members[-1].position + 1 - p * kv.page, kv.page)
-    _weigh_values(cache, state, members, (layer, page, head), (seen, tile))
+            self._soften(scores, state, g, member)
+        # Values after the last member's token have no weight, and need not be read.
+        seen = tirx.min(members[-1].position + 1 - self.number * self.kv.page, self.kv.page)
+        self._weigh_values(state, members, seen, tile.vectors)
 
+    @property
+    def _chunks(self) -> int:
+        """Vectors that hold a score of each token."""
+        return self.kv.page // LANES
 
-def _softmax_step(
-    scores: Buffer,
-    state: _State,
-    which: tuple[int, _Member],
-    p: Index,
-    shape: tuple[Attention, FlatKV],
-) -> None:
-    """Mask, update the maximum, turn scores into weights and rescale what went before."""
-    g, member = which
-    r = member.state
-    a, kv = shape
-    chunks = kv.page // LANES
-    peak = v.local(1)
-    v.clear(peak, 1, MASKED)
-    for c in range(chunks):
-        tokens = tirx.Ramp(p * kv.page + c * LANES, 1, LANES)
-        scaled = v.load(scores, g * chunks + c, 0) * v.splat(a.d**-0.5)
-        visible = tokens <= v.splat_i32(member.position)
-        v.store(tirx.Select(visible, scaled, v.splat(MASKED)), scores, g * chunks + c, 0)
-        v.store(tirx.max(v.load(peak, 0, 0), v.load(scores, g * chunks + c, 0)), peak, 0, 0)
-    fresh = v.local(2, 1)  # the new maximum, and the factor for all that went before
-    v.put(tirx.max(state.top[r], v.largest(peak, 0)), fresh, 0, 0)
-    v.put(_exp1(state.top[r] - fresh[0, 0]), fresh, 1, 0)
-    v.put(fresh[0, 0], state.top, r)
-    mass = v.local(1)
-    v.clear(mass, 1)
-    for c in range(chunks):
-        weight = v.exp(v.load(scores, g * chunks + c, 0) - v.splat(fresh[0, 0]))
-        v.store(weight, state.weights, g, c * LANES)
-        v.accumulate(mass, 0, v.load(state.weights, g, c * LANES))
-    v.put(state.mass[r] * fresh[1, 0] + v.total(mass, 0), state.mass, r)
-    lanes = v.lanes_for(a.d)
-    with T.serial(0, a.d // lanes) as j:
-        old = v.load(state.out, r, j * lanes, lanes=lanes)
-        v.store(old * v.splat(fresh[1, 0], lanes), state.out, r, j * lanes, lanes=lanes)
+    def _scores(self, q: Buffer, members: list[_Member], d: int) -> Buffer:
+        """q . k of each member and token: `_chunks` vectors a member."""
+        page, chunks = self.cache.table[self.number], self._chunks
+        scores = v.local(len(members) * chunks)
+        v.clear(scores, len(members) * chunks)
+        with T.serial(0, d) as j:
+            at = (self.layer, page, self.head, j)
+            keys = [v.to_f32(v.load(self.cache.k, *at, c * LANES)) for c in range(chunks)]
+            for g, member in enumerate(members):
+                component = v.splat(q[(*member.q, j)])
+                for c, key in enumerate(keys):
+                    v.accumulate(scores, g * chunks + c, key * component)
+        return scores
 
+    def _soften(self, scores: Buffer, state: _State, g: int, member: _Member) -> None:
+        """Mask, update the maximum, turn scores into weights and rescale what went before."""
+        r, chunks = member.state, self._chunks
+        peak = v.local(1)
+        v.clear(peak, 1, MASKED)
+        for c in range(chunks):
+            tokens = tirx.Ramp(self.number * self.kv.page + c * LANES, 1, LANES)
+            scaled = v.load(scores, g * chunks + c, 0) * v.splat(state.d**-0.5)
+            visible = tokens <= v.splat_i32(member.position)
+            v.store(tirx.Select(visible, scaled, v.splat(MASKED)), scores, g * chunks + c, 0)
+            v.store(tirx.max(v.load(peak, 0, 0), v.load(scores, g * chunks + c, 0)), peak, 0, 0)
+        fresh = v.local(2, 1)  # the new maximum, and the factor for all that went before
+        v.put(tirx.max(state.top[r], v.largest(peak, 0)), fresh, 0, 0)
+        v.put(_exp1(state.top[r] - fresh[0, 0]), fresh, 1, 0)
+        v.put(fresh[0, 0], state.top, r)
+        mass = v.local(1)
+        v.clear(mass, 1)
+        for c in range(chunks):
+            weight = v.exp(v.load(scores, g * chunks + c, 0) - v.splat(fresh[0, 0]))
+            v.store(weight, state.weights, g, c * LANES)
+            v.accumulate(mass, 0, v.load(state.weights, g, c * LANES))
+        v.put(state.mass[r] * fresh[1, 0] + v.total(mass, 0), state.mass, r)
+        state.scale(r, fresh[1, 0])
 
-def _weigh_values(
-    cache: Cache,
-    state: _State,
-    members: list[_Member],
-    where: tuple[Index, Index, Index],
-    extent: tuple[Expr, Tile],
-) -> None:
-    """out += weights * the page's first values, `tile.vectors` vectors of the output at a time."""
-    layer, page, head = where
-    tokens, tile = extent
-    d = state.d
-    lanes = v.lanes_for(d)
-    width = lanes * tile.vectors
-    with T.serial(0, d // width) as block:
-        places = [(g, c) for g in range(len(members)) for c in range(tile.vectors)]
-        sums = v.local(len(places), lanes)
+    def _weigh_values(
+        self, state: _State, members: list[_Member], tokens: Expr, vectors: int
+    ) -> None:
+        """out += weights * values of the first `tokens`, `vectors` of the output at a time."""
+        page = self.cache.table[self.number]
+        lanes = v.lanes_for(state.d)
+        width = lanes * vectors
+        with T.serial(0, state.d // width) as block:
+            places = [(g, c) for g in range(len(members)) for c in range(vectors)]
+            sums = v.local(len(places), lanes)
 
-        def column(c: int, block: Index = block) -> Expr:
-            return block * width + c * lanes
+            def column(c: int, block: Index = block) -> Expr:
+                return block * width + c * lanes
 
-        for g, c in places:
-            old = v.load(state.out, members[g].state, column(c), lanes=lanes)
-            v.store(old, sums, g * tile.vectors + c, 0, lanes=lanes)
-        with T.serial(0, tokens) as t:
-            values = [
-                v.to_f32(v.load(cache.v, layer, page, head, t, column(c), lanes=lanes), lanes)
-                for c in range(tile.vectors)
-            ]
             for g, c in places:
-                register = g * tile.vectors + c
-                product = values[c] * v.splat(state.weights[g, t], lanes)
-                v.store(
-                    v.load(sums, register, 0, lanes=lanes) + product, sums, register, 0, lanes=lanes
-                )
-        for g, c in places:
-            new = v.load(sums, g * tile.vectors + c, 0, lanes=lanes)
-            v.store(new, state.out, members[g].state, column(c), lanes=lanes)
+                old = v.load(state.out, members[g].state, column(c), lanes=lanes)
+                v.store(old, sums, g * vectors + c, 0, lanes=lanes)
+            with T.serial(0, tokens) as t:
+                at = (self.layer, page, self.head, t)
+                values = [
+                    v.to_f32(v.load(self.cache.v, *at, column(c), lanes=lanes), lanes)
+                    for c in range(vectors)
+                ]
+                for g, c in places:
+                    register = g * vectors + c
+                    old = v.load(sums, register, 0, lanes=lanes)
+                    new = old + values[c] * v.splat(state.weights[g, t], lanes)
+                    v.store(new, sums, register, 0, lanes=lanes)
+            for g, c in places:
+                new = v.load(sums, g * vectors + c, 0, lanes=lanes)
+                v.store(new, state.out, members[g].state, column(c), lanes=lanes)
 
 
 def _tile(a: Attention, target: Target, rows: int | None) -> Tile:
-    """Four queries a pass where the registers hold their scores (four vectors each), else two."""
+    """Four queries a pass where the registers hold their scores and outputs, else two."""
     most = 4 if target.vector_registers * target.f32_lanes >= 32 * LANES else 2
     per_key = a.h_q // a.h_kv
     heads = next(h for h in (4, 3, 2, 1) if h <= most and per_key % h == 0)

@@ -15,7 +15,7 @@ from tvm.tirx.script import builder as T
 from mlc_compile.layout import GROUP, ROWS
 from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.dot import DotProduct
-from mlc_compile.schedule.kernels.quantize import Quantized, Source, quantize_row
+from mlc_compile.schedule.kernels.quantize import Feed, Quantized, quantize_row
 from mlc_compile.schedule.kernels.vector import LANES, Buffer, Expr, Index
 from mlc_compile.schedule.kernels.weights import Int4
 from mlc_compile.target import Target
@@ -24,11 +24,11 @@ STEPS = GROUP // 4  # dot products a group
 WORDS = STEPS // 2  # words of codes a group: each holds two steps
 
 
-def gemv(codec: Int4, n: int, source: Source, dot: DotProduct, *, residual: bool) -> tirx.PrimFunc:
-    """Source[1, 1, k], parts of w[n, k], residual[1, 1, n] if any -> y[1, 1, n]."""
+def gemv(codec: Int4, n: int, feed: Feed, dot: DotProduct, *, residual: bool) -> tirx.PrimFunc:
+    """x[1, 1, k] of `feed`, parts of w[n, k], residual[1, 1, n] if any -> y[1, 1, n]."""
     groups = codec.k // GROUP
     with v.kernel() as builder:
-        inputs = source.declare(1)
+        inputs = feed.declare(1)
         parts = codec.arguments()
         base = v.argument("residual", (1, 1, n)) if residual else None
         y = v.argument("y", (1, 1, n))
@@ -38,7 +38,7 @@ def gemv(codec: Int4, n: int, source: Source, dot: DotProduct, *, residual: bool
                 scales=v.workspace((1, groups)),
                 offsets=v.workspace((1, groups), "int32"),
             )
-            quantize_row(source, inputs, 0, x, (0,))
+            quantize_row(feed, inputs, 0, x, (0,))
             with T.parallel(0, codec.blocks) as block:
                 acc = v.local(1)
                 v.clear(acc, 1)

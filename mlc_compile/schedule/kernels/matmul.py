@@ -48,7 +48,7 @@ def gemv(codec: Codec, n: int) -> tirx.PrimFunc:
             v.clear(acc, 1)
             with T.serial(0, groups) as g:
                 v.accumulate(acc, 0, _dot_group(codec, parts, x, block, g))
-            _store_rows(acc, 0, y, 0, block, n)
+            v.put_rows(acc, 0, y, (0, 0), block * ROWS, n)
     return builder.get()
 
 
@@ -133,17 +133,7 @@ def _multiply_tile(
             for b in range(tile.blocks):
                 v.accumulate(acc, i * tile.blocks + b, w[b] * a)
     for register, row, block in places:
-        _store_rows(acc, register, y, row, block, n)
-
-
-def _store_rows(acc: Buffer, register: int, y: Buffer, row: Index, block: Index, n: int) -> None:
-    """y[0, row, rows of the block] = acc[register]; the padded rows of w have no place in y."""
-    if n % ROWS == 0:
-        v.store(v.load(acc, register, 0), y, 0, row, block * ROWS)
-        return
-    for lane in range(ROWS):
-        with T.If(block * ROWS + lane < n), T.Then():
-            v.put(acc[register, lane], y, 0, row, block * ROWS + lane)
+        v.put_rows(acc, register, y, (0, row), block * ROWS, n)
 
 
 def _load_rows(y: Buffer, row: Index, block: Index, n: int, acc: Buffer, register: int) -> None:

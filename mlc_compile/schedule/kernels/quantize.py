@@ -2,7 +2,7 @@
 
     x[k] = code[k] scale[k // 32],  |code| <= 127,  scale = max|x| / 127 over the group
 
-A source writes one row of x, a group at a time, into registers; `quantize_row` turns it
+A feed writes one row of x, a group at a time, into registers; `quantize_row` turns it
 into codes (four to an int32, lowest k first), scales, and offsets -7 sum(codes), which is
 what the weights' zero point subtracts from a group's sum.
 """
@@ -14,18 +14,17 @@ from typing import Final
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from mlc_compile.layout import GROUP
+from mlc_compile.layout import GROUP, ZERO_POINT
 from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.norm import inverse_rms
 from mlc_compile.schedule.kernels.vector import LANES, Buffer, Expr, Index
 
-ZERO_POINT = 7
 HALVES = GROUP // LANES
 ROUND = 12582912.0  # 1.5 * 2**23: adding it leaves the nearest integer in the low mantissa bits
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class Feed:
     """Where a row of activations comes from: parameters, and a vector at a given k.
 
     `start(buffers, row)` runs once a row and gives `load(k) -> float32x16`.
@@ -45,7 +44,7 @@ class Quantized:
     offsets: Buffer
 
 
-def plain(k: int, _eps: float = 0.0) -> Source:
+def plain(k: int, _eps: float = 0.0) -> Feed:
     """x[1, m, k] as it is."""
 
     def declare(m: Index) -> list[Buffer]:
@@ -54,10 +53,10 @@ def plain(k: int, _eps: float = 0.0) -> Source:
     def start(buffers: list[Buffer], row: Index) -> Callable[[Index], Expr]:
         return lambda at: v.load(buffers[0], 0, row, at)
 
-    return Source(k, declare, start)
+    return Feed(k, declare, start)
 
 
-def rms_norm(k: int, eps: float) -> Source:
+def rms_norm(k: int, eps: float) -> Feed:
     """RMSNorm of x[1, m, k] with gamma[k]."""
 
     def declare(m: Index) -> list[Buffer]:
@@ -68,10 +67,10 @@ def rms_norm(k: int, eps: float) -> Source:
         factor = inverse_rms(x, (0, row), k, eps)
         return lambda at: v.load(x, 0, row, at) * v.splat(factor) * v.load(gamma, at)
 
-    return Source(k, declare, start)
+    return Feed(k, declare, start)
 
 
-def swiglu(k: int, _eps: float = 0.0) -> Source:
+def swiglu(k: int, _eps: float = 0.0) -> Feed:
     """silu(gate) * up of gate_up[1, m, 2 k]."""
 
     def declare(m: Index) -> list[Buffer]:
@@ -80,42 +79,42 @@ def swiglu(k: int, _eps: float = 0.0) -> Source:
     def start(buffers: list[Buffer], row: Index) -> Callable[[Index], Expr]:
         def load(at: Index) -> Expr:
             gate, up = v.load(buffers[0], 0, row, at), v.load(buffers[0], 0, row, k + at)
-            return gate / (v.splat(1.0) + v.exp(v.splat(0.0) - gate)) * up
+            return v.silu(gate) * up
 
         return load
 
-    return Source(k, declare, start)
+    return Feed(k, declare, start)
 
 
 # By name in ops.SOURCES: k, and the norm's eps where there is one.
-SOURCES: Final[dict[str, Callable[[int, float], Source]]] = {
+FEEDS: Final[dict[str, Callable[[int, float], Feed]]] = {
     "plain": plain,
     "rms_norm": rms_norm,
     "swiglu": swiglu,
 }
 
 
-def quantize(source: Source) -> tirx.PrimFunc:
-    """Source[1, m, k] -> codes i32[1, m, k/4], scales f32[1, m, k/32], offsets i32[1, m, k/32]."""
-    m, groups = v.size("m"), source.k // GROUP
+def quantize(feed: Feed) -> tirx.PrimFunc:
+    """x[1, m, k] of `feed` -> codes i32[1, m, k/4], scales f32[1, m, k/32], offsets i32 alike."""
+    m, groups = v.size("m"), feed.k // GROUP
     with v.kernel() as builder:
-        inputs = source.declare(m)
+        inputs = feed.declare(m)
         out = Quantized(
-            codes=v.argument("codes", (1, m, source.k // 4), "int32"),
+            codes=v.argument("codes", (1, m, feed.k // 4), "int32"),
             scales=v.argument("scales", (1, m, groups)),
             offsets=v.argument("offsets", (1, m, groups), "int32"),
         )
         with T.parallel(0, m) as row:
-            quantize_row(source, inputs, row, out, (0, row))
+            quantize_row(feed, inputs, row, out, (0, row))
     return builder.get()
 
 
 def quantize_row(
-    source: Source, inputs: list[Buffer], row: Index, out: Quantized, to: tuple[Index, ...]
+    feed: Feed, inputs: list[Buffer], row: Index, out: Quantized, to: tuple[Index, ...]
 ) -> None:
-    """Quantize one row of the source into row `to` of `out`."""
-    load = source.start(inputs, row)
-    with T.serial(0, source.k // GROUP) as g:
+    """Quantize one row of what `feed` gives into row `to` of `out`."""
+    load = feed.start(inputs, row)
+    with T.serial(0, feed.k // GROUP) as g:
         x = v.local(HALVES)
         peak = v.local(1, dtype="int32")
         v.store(v.splat_i32(0), peak, 0, 0)

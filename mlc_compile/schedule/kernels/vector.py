@@ -45,16 +45,16 @@ def scalar(name: str) -> Expr:
 
 
 def local(rows: int, lanes: int = LANES, dtype: str = F32) -> Buffer:
-    """`rows` vectors that live in registers once their indices are constants.
-
-    Scope "global", since TVM puts small buffers of that scope alone on the stack; any other
-    would call the allocator at every use.
-    """
-    return T.alloc_buffer((rows, lanes), dtype, scope="global")
+    """`rows` vectors that live in registers once their indices are constants."""
+    return workspace((rows, lanes), dtype)
 
 
 def workspace(shape: Sequence[Any], dtype: str = F32) -> Buffer:
-    """Scratch memory of this task, taken from TVM's per-thread pool."""
+    """Scratch memory of this task, on the stack up to 1 KiB, else from TVM's per-thread pool.
+
+    The scope is "global", since only buffers of that scope go on the stack: any other would
+    call the allocator at every use.
+    """
     return T.alloc_buffer(tuple(shape), dtype, scope="global")
 
 
@@ -150,6 +150,11 @@ def exp(x: Expr, lanes: int = LANES) -> Expr:
     y = y * r * r + r + s(1.0)
     bits = (tirx.Cast(_vector("int32", lanes), n) + splat_i32(127, lanes)) << splat_i32(23, lanes)
     return y * tirx.reinterpret(_vector(F32, lanes), bits)
+
+
+def silu(x: Expr, lanes: int = LANES) -> Expr:
+    """x / (1 + exp(-x)): x times its sigmoid."""
+    return x / (splat(1.0, lanes) + exp(splat(0.0, lanes) - x, lanes))
 
 
 @contextmanager

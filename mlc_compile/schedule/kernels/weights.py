@@ -4,13 +4,17 @@ A `Codec` declares the parameters of one storage and yields, for a block of rows
 group along k, one vector for each k; kernels are written once against it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from tvm import tirx
 
-from mlc_compile.layout import GROUP, GROUP_WORDS, ROWS, pair_words, scale_words
+from mlc_compile.layout import GROUP, GROUP_WORDS, ROWS, ZERO_POINT, pair_words, scale_words
+from mlc_compile.quant import SCHEMES
+from mlc_compile.quant.int4 import Int4Group
+from mlc_compile.quant.plain import Plain
+from mlc_compile.quant.scheme import NormDtype, Scheme
 from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.vector import Buffer, Expr, Index
 
@@ -73,14 +77,16 @@ class Int4:
             for byte in range(4):
                 for half in range(2):
                     code = (word >> v.splat_i32(8 * byte + 4 * half)) & v.splat_i32(15)
-                    use(16 * half + 4 * step + byte, v.to_f32(code - v.splat_i32(7)))
+                    use(16 * half + 4 * step + byte, v.to_f32(code - v.splat_i32(ZERO_POINT)))
 
     def row(self, parts: list[Buffer], row: Index, group: Index, kk: int) -> Expr:
         half, step, byte = kk // 16, kk % 16 // 4, kk % 4
         block, lane, pair = row // ROWS, row % ROWS, group // 2
         word = parts[0][block, pair, group % 2 * GROUP_WORDS + step * ROWS + lane]
         code = (word >> v.int32(8 * byte + 4 * half)) & v.int32(15)
-        return v.cast_f32(code - v.int32(7)) * self._row_scale(parts[0], block, group, lane)
+        return v.cast_f32(code - v.int32(ZERO_POINT)) * self._row_scale(
+            parts[0], block, group, lane
+        )
 
     def _scales(self, group: Index) -> Index:
         return 2 * GROUP_WORDS + group % 2 * scale_words(self.scale_dtype)
@@ -122,9 +128,14 @@ class Dense:
         return v.cast_f32(parts[0][row // ROWS, group * self.group + kk, row % ROWS])
 
 
-def codec_of(shape: Sequence[int], dtype: str, k: int) -> Codec:
-    """The codec for a packed weight w[n, k] of this shape and dtype."""
-    if dtype == "int32":
-        scale_dtype = next(t for t in ("float16", "float32") if pair_words(t) == shape[2])
-        return Int4(blocks=shape[0], k=k, scale_dtype=scale_dtype)
-    return Dense(blocks=shape[0], k=k, dtype=dtype)
+# By kind of scheme: its codec of blocks of rows, k columns, and the scheme's float type.
+CODECS: Final[dict[type[Scheme], Callable[[int, int, NormDtype], Codec]]] = {
+    Int4Group: Int4,
+    Plain: Dense,
+}
+
+
+def codec_of(scheme: str, n: int, k: int) -> Codec:
+    """The codec of w[n, k], packed in rows16, under a key of quant.SCHEMES."""
+    stored = SCHEMES[scheme]
+    return CODECS[type(stored)](-(-n // ROWS), k, stored.norm_dtype)

@@ -14,8 +14,10 @@ enum { MOST = 16, ALIGNMENT = 64, TASKS = 3 };
 
 int __tvm_ffi_main(void *self, const TVMFFIAny *args, int32_t n, TVMFFIAny *result);
 
-/* What the runtime's loader would fill in. */
-extern void *__TVMBackendParallelLaunch, *__TVMBackendAllocWorkspace, *__TVMBackendFreeWorkspace;
+/* What the runtime's loader would fill in; a kernel has those that it needs. */
+#define OPTIONAL __attribute__((weak))
+extern void *__TVMBackendParallelLaunch OPTIONAL;
+extern void *__TVMBackendAllocWorkspace OPTIONAL, *__TVMBackendFreeWorkspace OPTIONAL;
 
 typedef struct {
   void *sync_handle;
@@ -79,9 +81,9 @@ int main(void) {
   static TVMFFIAny args[MOST];
   static DLTensor tensors[MOST];
   static size_t nbytes[MOST];
-  __TVMBackendParallelLaunch = launch;
-  __TVMBackendAllocWorkspace = allocate;
-  __TVMBackendFreeWorkspace = release;
+  if (&__TVMBackendParallelLaunch) __TVMBackendParallelLaunch = launch;
+  if (&__TVMBackendAllocWorkspace) __TVMBackendAllocWorkspace = allocate;
+  if (&__TVMBackendFreeWorkspace) __TVMBackendFreeWorkspace = release;
   int32_t n = 0, is_tensor;
   for (; n < MOST && fread(&is_tensor, sizeof is_tensor, 1, stdin) == 1; ++n) {
     if (is_tensor) {

@@ -31,8 +31,7 @@ class Case:
         self.n, self.k = n, k
         self.w = SCHEMES[scheme].decode(parts).astype(np.float64)
         self.packed = list(ROWS16.pack(parts).values())
-        (packed,) = self.packed
-        self.codec = codec_of(packed.shape, str(packed.dtype), k)
+        self.codec = codec_of(scheme, n, k)
 
     def x(self, m: int) -> np.ndarray:
         return self.random.standard_normal((1, m, self.k)).astype(np.float32)
@@ -81,7 +80,7 @@ def test_gemm_takes_any_number_of_tokens(compile_kernel, unwritten, scheme):
 
 
 @pytest.mark.parametrize("scheme", ["q0f32", "q4f16_1"])
-@pytest.mark.parametrize("n", [1, 15, 17, 31])
+@pytest.mark.parametrize("n", [1, 31])
 def test_gemm_leaves_out_the_padded_rows(compile_kernel, unwritten, scheme, n):
     case = Case(scheme, n, 32)
     run = compile_kernel(gemm(case, "cpu"))
@@ -126,10 +125,10 @@ def test_a_tile_fits_the_registers(preset):
 
 
 @every_scheme
-def test_take_gives_the_stored_rows_exactly(compile_kernel, unwritten, scheme, level):
+def test_take_gives_the_stored_rows_exactly(compile_kernel, unwritten, scheme):
     case = Case(scheme, 37, 64)
     ids = np.array([0, 36, 5, 36, 16, 15, 18], np.int32)
-    run = compile_kernel(embedding.take(case.codec), level)
+    run = compile_kernel(embedding.take(case.codec))
     *_, y = run(ids, *case.packed, unwritten((len(ids), case.k)))
     # One product of a small integer and the scale: the decoder rounds it once too.
     np.testing.assert_array_equal(y, case.w[ids].astype(np.float32))

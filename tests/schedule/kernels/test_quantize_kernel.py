@@ -48,8 +48,8 @@ def quantized(compile_kernel):
     def run(kind, inputs, level="cpu"):
         m, k = inputs[0].shape[1], inputs[0].shape[2] // (2 if kind == "swiglu" else 1)
         if (kind, k) not in kernels:
-            source = quantize.SOURCES[kind](k, NORM_EPS)
-            kernels[kind, k] = compile_kernel(quantize.quantize(source), level)
+            feed = quantize.FEEDS[kind](k, NORM_EPS)
+            kernels[kind, k] = compile_kernel(quantize.quantize(feed), level)
         groups = (1, m, k // GROUP)
         outs = np.full((1, m, k // 4), -1, np.int32), np.full(groups, np.nan, np.float32)
         *_, codes, scales, offsets = kernels[kind, k](*inputs, *outs, np.full(groups, 99, np.int32))
