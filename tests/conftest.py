@@ -9,6 +9,7 @@ import fcntl
 import functools
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -219,6 +220,13 @@ def golden() -> Callable[[str], Golden]:
             return Golden(prompts, stored["greedy_prompt"], stored["greedy_tokens"])
 
     return read
+
+
+@pytest.fixture(autouse=True, scope="session")
+def children_can_be_interrupted() -> None:
+    """A job in the background starts with SIGINT ignored, and its children inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
