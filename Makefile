@@ -31,7 +31,9 @@ help: ## show this help
 .PHONY: demo
 demo: $(VENV)/.base ## build the shipped example into dist/ and let it write some text (PROMPT="...")
 	$(BIN)/mlc-compile build demo --target cpu -o dist
+	@printf 'prompt: %s\n' "$(PROMPT)"
 	$(BIN)/mlc-compile run $(DEMO) --prompt "$(PROMPT)" --max-tokens 64 --temperature 0
+	@echo "go on: . $(BIN)/activate, then mlc-compile --help"
 
 .PHONY: test
 test: $(VENV)/.dev ## run the tests, without the slow ones
@@ -66,7 +68,8 @@ clean: ## remove what these targets made, the environment too
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:
-	python="$$($(FIND_PYTHON))"; "$$python" -m venv $(VENV)
+	@echo "creating $(VENV) (about 1.5 GB, a minute or two)"
+	@python="$$($(FIND_PYTHON))"; "$$python" -m venv $(VENV)
 
 $(VENV)/.base: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .

@@ -212,7 +212,7 @@ def read_manifest(directory: Path, expected: type[M]) -> M:
     try:
         raw = msgspec.json.decode(path.read_bytes())
         kind, version = raw["kind"], raw["format"]
-    except (msgspec.DecodeError, KeyError, TypeError) as e:
+    except (msgspec.DecodeError, RecursionError, KeyError, TypeError) as e:
         raise DamageError(f"{path} is damaged: {e}", hint="rebuild the directory") from e
     if version != FORMAT:
         raise DamageError(

@@ -4,6 +4,7 @@ TVM renames parts of itself in every release, and a wrong tvm-ffi dies with a se
 fault where an exception was due, so anything but the pins is refused before `import tvm`.
 """
 
+import os
 from importlib import metadata
 from typing import Final
 
@@ -11,6 +12,7 @@ from mlc_compile.errors import TargetError
 
 # Distribution name -> version. pyproject.toml asks pip for the same two.
 PINS: Final = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.14.post0"}
+RUNTIME_ONLY: Final = "TVM_USE_RUNTIME_LIB"  # read by TVM when it is imported
 
 
 def installed(distribution: str) -> str | None:
@@ -24,8 +26,10 @@ def installed(distribution: str) -> str | None:
 def require_tvm() -> None:
     """Raise TargetError unless both pinned distributions are installed in their versions.
 
-    Reads package metadata only: no TVM import, about a millisecond.
+    Reads package metadata only: no TVM import, about a millisecond. Also clears the
+    variable that would leave the compiler out of TVM, in case somebody exports it.
     """
+    os.environ.pop(RUNTIME_ONLY, None)
     for name, pin in PINS.items():
         found = installed(name)
         if found != pin:

@@ -12,7 +12,7 @@ usage: bench_device.sh [options] ARTIFACT...
   -n TOKENS    tokens to decode                        (default 64)
   -t THREADS   numbers of threads, comma-separated     (default 1 and all cores)
   -r REPEATS   measurements of each                    (default 3)
-  -h           show this
+  -h, --help   show this
 
 environment: MLC_COMPILE is the command to measure with (default mlc-compile),
              PYTHON the interpreter that writes the CSV  (default python3)
@@ -20,13 +20,21 @@ exit code:   0 all measured, 2 usage, else that of the last measurement that fai
 USAGE
 }
 
-die() {
+misused() {
   printf 'error: %s\n' "$1" >&2
   usage >&2
   exit 2
 }
 
+refuse() {
+  printf 'error: %s\n hint: %s\n' "$1" "$2" >&2
+  exit 2
+}
+
 prefix=dist/bench prompts=128,512 generate=64 repeats=3 threads=
+for argument; do
+  [[ $argument != --help ]] || { usage && exit 0; }
+done
 while getopts :o:p:n:t:r:h option; do
   case $option in
     o) prefix=$OPTARG ;;
@@ -35,21 +43,24 @@ while getopts :o:p:n:t:r:h option; do
     t) threads=$OPTARG ;;
     r) repeats=$OPTARG ;;
     h) usage && exit 0 ;;
-    :) die "-$OPTARG needs a value" ;;
-    *) die "unknown option -$OPTARG" ;;
+    :) misused "-$OPTARG needs a value" ;;
+    *) misused "unknown option -$OPTARG" ;;
   esac
 done
 shift $((OPTIND - 1))
-(($#)) || die "no artifact given"
+(($#)) || misused "no artifact given"
 for artifact; do
-  [[ -f $artifact/manifest.json ]] || die "$artifact is not an artifact: it has no manifest.json"
+  [[ -f $artifact/manifest.json ]] ||
+    refuse "$artifact is not an artifact: it has no manifest.json" \
+      "give a directory that mlc-compile build wrote, such as dist/MODEL-q4f16_1/cpu"
 done
 
 read -ra tool <<<"${MLC_COMPILE:-mlc-compile}"
 python=${PYTHON:-python3}
-for command in "${tool[0]}" "$python"; do
-  command -v "$command" >/dev/null || die "$command is not on the PATH"
-done
+command -v "${tool[0]}" >/dev/null ||
+  refuse "${tool[0]} is not on the PATH" "say where it is: MLC_COMPILE=.venv/bin/mlc-compile"
+command -v "$python" >/dev/null ||
+  refuse "$python is not on the PATH" "say where it is: PYTHON=.venv/bin/python"
 if [[ -z $threads ]]; then
   cores=$(getconf _NPROCESSORS_ONLN)
   threads=1
@@ -62,7 +73,9 @@ failed=0 runs=0
 for artifact; do
   for count in ${threads//,/ }; do
     for length in ${prompts//,/ }; do
-      printf '%s: %s threads, %s tokens\n' "$artifact" "$count" "$length" >&2
+      plural=s
+      ((count != 1)) || plural=
+      printf '%s: %s thread%s, %s tokens\n' "$artifact" "$count" "$plural" "$length" >&2
       # The decode speed belongs to the artifact, not to the prompt: measured with the first.
       decode=0
       [[ $length != "${prompts%%,*}" ]] || decode=$generate

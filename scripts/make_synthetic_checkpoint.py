@@ -18,16 +18,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-import ml_dtypes
-import msgspec
-import numpy as np
+try:
+    import ml_dtypes
+    import msgspec
+    import numpy as np
 
-from mlc_compile.artifact import staged
-from mlc_compile.errors import ConfigError, MlcError, near_matches
-from mlc_compile.model import load_config
-from mlc_compile.model.weights import WeightSpec, weight_specs
-from mlc_compile.target import config_dir
-from synthetic_tokenizer import special_id, tokenizer, tokenizer_config
+    from mlc_compile.artifact import staged
+    from mlc_compile.errors import ConfigError, EnvironmentError_, MlcError, near_matches
+    from mlc_compile.model import load_config
+    from mlc_compile.model.weights import WeightSpec, weight_specs
+    from mlc_compile.target import config_dir
+    from synthetic_tokenizer import special_id, tokenizer, tokenizer_config
+except ModuleNotFoundError as e:
+    sys.exit(
+        f"error: {e.name} is not installed for {sys.executable}\n"
+        " hint: run it with the environment that has mlc_compile: .venv/bin/python"
+    )
 
 DEVIATION: Final = 0.02
 SHARD_BYTES: Final = 2 << 30
@@ -88,6 +94,10 @@ def main() -> int:
     except MlcError as e:
         print(f"error: {e}\n hint: {e.hint}", file=sys.stderr)
         return e.exit_code
+    except OSError as e:
+        where = f"{e.filename}: " if e.filename else ""
+        print(f"error: {where}{(e.strerror or str(e)).lower()}", file=sys.stderr)
+        return EnvironmentError_.exit_code
     print(arguments.out)
     return 0
 
@@ -110,6 +120,8 @@ def read_shape(name: str) -> Shape:
 
 def write_checkpoint(shape: Shape, out: Path, seed: int) -> None:
     """Write config, tokenizer and weights to `out`, which must be new or empty."""
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"{out} is a file", hint="choose a new directory with -o")
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"{out} is not empty", hint="choose a new directory with -o")
     config = hf_config(shape)

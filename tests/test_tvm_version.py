@@ -1,5 +1,7 @@
 """The gate that refuses any TVM but the pinned one."""
 
+import os
+
 import pytest
 
 from mlc_compile import tvm_version
@@ -22,3 +24,9 @@ def test_another_tvm_ffi_is_refused_with_the_command_that_mends_it(monkeypatch, 
 
 def test_an_absent_distribution_has_no_version():
     assert tvm_version.installed("no-such-distribution-anywhere") is None
+
+
+def test_an_exported_runtime_only_variable_does_not_reach_the_compiler(monkeypatch):
+    monkeypatch.setenv(tvm_version.RUNTIME_ONLY, "1")
+    tvm_version.require_tvm()
+    assert tvm_version.RUNTIME_ONLY not in os.environ

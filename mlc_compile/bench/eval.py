@@ -22,7 +22,7 @@ from mlc_compile.runtime.engine import Engine
 Floats = npt.NDArray[np.float32]
 
 WINDOW: Final = 512  # tokens
-NO_REFERENCE: Final = "kl and top1_agreement need a reference artifact, such as the q0f32 build"
+NO_REFERENCE: Final = "add --reference DIR for KL and top-1"
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):

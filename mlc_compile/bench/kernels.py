@@ -2,7 +2,7 @@
 
 The virtual machine tells `bench.kernel_worker` of each call. That costs time of its own, so
 every repeat runs twice, watched and unwatched, and both are reported; shares are those of
-the unwatched time.
+the watched time, in which the kernels were timed.
 """
 
 from collections.abc import Iterator
@@ -24,6 +24,7 @@ from mlc_compile.bench.speed import (
 from mlc_compile.progress import Progress
 
 WORKER: Final = "mlc_compile.bench.kernel_worker"
+NOISY: Final = 1.3  # watched and unwatched further apart than this: the machine was not calm
 
 
 class KernelSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +63,7 @@ class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
     weights: tuple[str, ...]
     calls: float
     seconds: float
-    share: float  # of the unit's time
+    share: float  # of the unit's watched time
     nbytes: int
     bytes_s: float | None  # rates are None where the time is too short to be told from none
     bandwidth_share: float | None  # of what the machine reads
@@ -73,8 +74,8 @@ class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """Where one unit's time goes; kernels that take longest first.
 
-    `outside_share` is everything but kernels: the virtual machine, this program and, when
-    decoding, the choice of the token. Below 0 the noise is larger than it is.
+    `outside_share` is everything but kernels: the virtual machine, the watching, this program
+    and, when decoding, the choice of the token.
     """
 
     artifact: str
@@ -88,6 +89,12 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     nbytes: int  # that all kernels move
     bandwidth_share: float  # nbytes in `seconds`, of what the machine reads
     kernels: tuple[KernelTime, ...]
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the watched and the unwatched time are too far apart to be relied on."""
+        low, high = sorted((self.seconds, self.watched_seconds))
+        return high > NOISY * low
 
 
 class KernelBenchmark(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +128,10 @@ def _profiles(
     samples: Samples, job: Job, arithmetic: Activations, bandwidth: float
 ) -> Iterator[Profile]:
     for sample in samples.profiles:
-        times = [_timed(k, sample.seconds, arithmetic, bandwidth) for k in sample.kernels]
+        in_kernels = sum(k.seconds for k in sample.kernels)
+        # Medians of the kernels may add up to more than the median of the whole.
+        whole = max(sample.watched_seconds, in_kernels)
+        times = [_timed(k, whole, arithmetic, bandwidth) for k in sample.kernels]
         nbytes = sum(t.nbytes for t in times)
         yield Profile(
             artifact=job.directory,
@@ -131,7 +141,7 @@ def _profiles(
             threads=job.threads,
             seconds=sample.seconds,
             watched_seconds=sample.watched_seconds,
-            outside_share=1 - sum(t.share for t in times),
+            outside_share=(whole - in_kernels) / whole,
             nbytes=nbytes,
             bandwidth_share=nbytes / sample.seconds / bandwidth,
             kernels=tuple(sorted(times, key=lambda t: -t.seconds)),

@@ -17,7 +17,7 @@ from mlc_compile.bench.bandwidth import read_bandwidth
 from mlc_compile.bench.child import ask
 from mlc_compile.errors import ConfigError
 from mlc_compile.progress import Progress
-from mlc_compile.runtime.host import available_cores, cpu_name
+from mlc_compile.runtime.host import available_cores, cpu_name, last_level_cache, require_threads
 from mlc_compile.runtime.load import Loadable, check_artifact
 from mlc_compile.runtime.memory import bytes_per_token
 
@@ -59,6 +59,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     spread: float  # (fastest - slowest) / median
     peak_rss_bytes: int  # of the process so far: weights that were mapped and read included
     roofline_share: float | None = None  # decode: bytes it must read / what the machine could
+    in_cache: bool = False  # decode: those bytes fit in the last-level cache
 
 
 class WorkerResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,6 +144,8 @@ class Campaign:
 
 def prepare(directories: tuple[Path, ...], plan: Plan, progress: Progress) -> Campaign:
     """Check artifacts and plan, then measure the memory; errors as for `measure`."""
+    for count in plan.threads:
+        require_threads(count)
     loadables = [check_artifact(directory) for directory in directories]
     plans = [fit_plan(plan, loadable.manifest) for loadable in loadables]
     threads = plan.threads or (available_cores(),)
@@ -162,7 +165,7 @@ def prepare(directories: tuple[Path, ...], plan: Plan, progress: Progress) -> Ca
 
 def ask_worker(module: str, job: Job, answer: type[T], progress: Progress) -> T:
     """Have `module` do the job in a fresh process; errors as for `child.ask`."""
-    progress.step(f"{job.directory}, {job.threads} threads")
+    progress.step(f"{job.directory}, threads: {job.threads}")
     return ask(module, answer, f"measuring {job.directory}", question=job)
 
 
@@ -191,8 +194,12 @@ def _with_roofline(
             yield result
             continue
         middle = result.depth + result.tokens // 2  # the cache grows while it decodes
-        share = result.tok_s * bytes_per_token(manifest, middle) / bandwidth
-        yield msgspec.structs.replace(result, roofline_share=share)
+        nbytes = bytes_per_token(manifest, middle)
+        yield msgspec.structs.replace(
+            result,
+            roofline_share=result.tok_s * nbytes / bandwidth,
+            in_cache=nbytes <= last_level_cache(),
+        )
 
 
 def _load(job: Job, answer: WorkerResult) -> Load:

@@ -90,7 +90,7 @@ def _read_shards(directory: Path) -> dict[str, StoredTensor]:
     path = directory / INDEX
     try:
         listed = msgspec.json.decode(path.read_bytes(), type=_Index).weight_map
-    except msgspec.DecodeError as e:
+    except (msgspec.DecodeError, RecursionError) as e:
         raise CheckpointError(f"{path} is not an index: {e}", hint="download it again") from e
     files = sorted(set(listed.values()))
     _check_shards(directory, files)

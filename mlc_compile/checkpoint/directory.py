@@ -1,5 +1,6 @@
 """Finding a model directory, and its files other than weights."""
 
+import re
 from pathlib import Path
 from typing import Final
 
@@ -8,6 +9,7 @@ import msgspec
 from mlc_compile.artifact import MANIFEST
 from mlc_compile.errors import CheckpointError, ConfigError
 
+HUB_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 DEMO: Final = "demo"  # stands for the checkpoint inside the package
 CONFIG: Final = "config.json"
 GENERATION_CONFIG: Final = "generation_config.json"
@@ -32,10 +34,7 @@ def find_model(argument: str) -> Path:
         return Path(__file__).parent.parent / "data" / "tiny-qwen3"
     path = Path(argument)
     if not path.exists():
-        raise ConfigError(
-            f"no model directory {argument}",
-            hint="download the model first and give its directory, or `demo` for the example",
-        )
+        raise ConfigError(f"no model directory {argument}", hint=_how_to_get(argument))
     if not path.is_dir():
         raise ConfigError(
             f"{argument} is a file, a model must be a directory",
@@ -53,6 +52,14 @@ def find_model(argument: str) -> Path:
     return path
 
 
+def _how_to_get(argument: str) -> str:
+    """The command that downloads what looks like a name on Hugging Face: `org/name`."""
+    if HUB_NAME.fullmatch(argument):
+        name = argument.partition("/")[2]
+        return f"download it first: hf download {argument} --local-dir {name}"
+    return "download the model first and give its directory, or `demo` for the example"
+
+
 def read_config(model: Path) -> dict[str, object]:
     """The decoded config.json of a model directory, unchecked but for being an object."""
     return read_object(model / CONFIG)
@@ -64,7 +71,7 @@ def read_object(path: Path) -> dict[str, object]:
         raise CheckpointError(f"{path.parent} has no {path.name}", hint="download the model again")
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, object])
-    except msgspec.DecodeError as e:
+    except (msgspec.DecodeError, RecursionError) as e:
         raise CheckpointError(f"{path} is not a JSON object: {e}", hint="download it again") from e
 
 

@@ -100,7 +100,7 @@ def _decode(header: bytes, path: Path) -> dict[str, _Entry]:
         raw = msgspec.json.decode(header, type=dict[str, msgspec.Raw])
         raw.pop("__metadata__", None)
         return {name: msgspec.json.decode(entry, type=_Entry) for name, entry in raw.items()}
-    except msgspec.DecodeError as e:
+    except (msgspec.DecodeError, RecursionError) as e:
         raise CheckpointError(f"{path} has an unreadable header: {e}", hint=_AGAIN) from e
 
 

@@ -139,7 +139,7 @@ class TensorCache:
         self._check(TENSOR_CACHE)
         try:
             index = msgspec.json.decode((directory / TENSOR_CACHE).read_bytes(), type=Index)
-        except msgspec.DecodeError as e:
+        except (msgspec.DecodeError, RecursionError) as e:
             raise DamageError(f"{directory / TENSOR_CACHE}: {e}", hint=_AGAIN) from e
         self._places = {r.name: (s, r) for s in index.records for r in s.records}
 

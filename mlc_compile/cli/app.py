@@ -8,6 +8,7 @@ import errno
 import inspect as python_inspect
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -64,10 +65,17 @@ PATH_REMEDIES: Final = {  # another place would not help
     errno.ENOTDIR: "check the path: a part of it is a file, not a directory",
 }
 
+COMMON_OPTIONS: Final = ("--json", "--quiet", "-q", "--cache-dir", "--traceback")
+OUT_OF_RANGE: Final = re.compile(
+    r"Invalid value for '(?P<option>--[\w-]+)'.*: "
+    r"(Input should be greater than or equal to |\S+ is not in the range x>=)(?P<least>\d+)"
+)
+
 app = typer.Typer(
     name="mlc-compile",
     help="Compile Qwen3 checkpoints into INT4 libraries, one per device, and run them.",
     add_completion=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
     pretty_exceptions_enable=False,
 )
 
@@ -95,7 +103,7 @@ def invoke(arguments: list[str]) -> int:
     except MlcError as e:
         return _fail(arguments, e, (str(e), e.hint), e.exit_code)
     except typer.TyperException as e:
-        told = _sentence(e.format_message()), _usage_hint(arguments)
+        told = _sentence(_plain(e.format_message())), _usage_hint(arguments)
         return _fail(arguments, e, told, e.exit_code)
     except SystemExit as e:  # how typer ends when whoever reads stdout is gone
         if isinstance(e.__context__, BrokenPipeError):
@@ -172,7 +180,16 @@ def _command_of(arguments: list[str]) -> str | None:
 
 def _usage_hint(arguments: list[str]) -> str:
     command = _command_of(arguments)
+    first = arguments[0].partition("=")[0] if arguments else ""
+    if command and first in COMMON_OPTIONS:
+        return f"put {first} after the command: mlc-compile {command} ... {first}"
     return f"see mlc-compile {command} --help" if command else "see mlc-compile --help"
+
+
+def _plain(message: str) -> str:
+    """Typer's complaint about a range as a rule."""
+    found = OUT_OF_RANGE.match(message)
+    return "{option} must be {least} or more".format(**found.groupdict()) if found else message
 
 
 def _sentence(message: str) -> str:

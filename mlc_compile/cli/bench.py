@@ -67,15 +67,29 @@ def bench(
 
 def as_table(benchmark: "Benchmark", *, compare: bool) -> "Table":
     """One row per measurement; the device and the method above them."""
-    heads = ["artifact", "phase", "tokens", "depth", "threads", "tok/s", "spread", "peak RSS"]
-    table = plain_table(*heads, "of bandwidth", *(["vs first"] if compare else []))
-    device, plan = benchmark.device, benchmark.plan
-    table.title = (
-        f"{device.cpu}, {device.cores} cores; median of {plan.repeats} after {plan.warm_up}"
+    measured = ["tok/s", "spread", "peak RSS", "of bandwidth"]
+    heads = ["artifact", "phase", "tokens", "depth", "threads", *measured]
+    heads += ["vs first"] if compare else []
+    several = len(benchmark.artifacts) > 1
+    table = plain_table(
+        *heads[not several :], folding=("artifact",), dropped=("peak RSS", "spread", "depth")
     )
+    table.title = "\n".join(_title(benchmark, several=several))
     for row in _rows(benchmark):
-        table.add_row(*row[: len(table.columns)])
+        table.add_row(*row[not several : len(heads)])
     return table
+
+
+def _title(benchmark: "Benchmark", *, several: bool) -> Iterator[str]:
+    device, plan = benchmark.device, benchmark.plan
+    if not several:
+        yield benchmark.artifacts[0].artifact
+    yield f"{device.cpu}, {_count(device.cores, 'core')}"
+    rates = (
+        f"{rate / 1e9:.1f} GB/s with {_count(threads, 'thread')}"
+        for threads, rate in device.bandwidth_bytes_s.items()
+    )
+    yield f"reads {', '.join(rates)}; median of {plan.repeats} after {plan.warm_up}"
 
 
 def _rows(benchmark: "Benchmark") -> Iterator[tuple[str, ...]]:
@@ -87,15 +101,14 @@ def _rows(benchmark: "Benchmark") -> Iterator[tuple[str, ...]]:
     }
     for r in benchmark.results:
         base = same.get((r.phase, r.tokens, r.depth, r.threads))
-        share = "" if r.roofline_share is None else f"{r.roofline_share:.0%}"
         yield (
             r.artifact,
             r.phase,
             *(str(n) for n in (r.tokens, r.depth, r.threads)),
-            f"{r.tok_s:.1f}",
+            _speed(r.tok_s),
             f"{r.spread:.1%}",
             f"{r.peak_rss_bytes / 2**20:.0f} MiB",
-            share,
+            _share(r.roofline_share, in_cache=r.in_cache),
             f"{r.tok_s / base:.2f}x" if base else "",
         )
 
@@ -109,23 +122,28 @@ def as_tables(benchmark: "KernelBenchmark") -> "Group":
 
 def _profile_table(profile: "Profile") -> "Table":
     heads = ["kernel", "calls", "time", "share", "moved", "GB/s", "of bandwidth", "Gop/s"]
-    table = plain_table(*heads, "weights")
+    table = plain_table(
+        *heads, "weights", folding=("weights",), dropped=("moved", "GB/s", "weights", "Gop/s")
+    )
     unit = (
         f"a prompt of {profile.tokens} tokens" if profile.phase == "prefill" else "a decoded token"
     )
+    noisy = "; noisy: the two are far apart" if profile.noisy else ""
     table.title = (
-        f"{profile.artifact}: {unit} at depth {profile.depth}, {profile.threads} threads, "
-        f"{_milliseconds(profile.seconds)} ({_milliseconds(profile.watched_seconds)} watched)"
+        f"{profile.artifact}\n"
+        f"{unit} at depth {profile.depth}, {_count(profile.threads, 'thread')}\n"
+        f"{_milliseconds(profile.seconds)}, {_milliseconds(profile.watched_seconds)} watched "
+        f"(with each kernel timed, as below){noisy}"
     )
     for kernel in profile.kernels:
         table.add_row(*_kernel_row(kernel))
-    outside = profile.outside_share
-    rest = _milliseconds(outside * profile.seconds)
-    table.add_row("outside kernels", "", rest, f"{outside:.1%}")
+    inside = sum(kernel.seconds for kernel in profile.kernels)
+    rest = _milliseconds(max(0.0, profile.watched_seconds - inside))
+    table.add_row("outside kernels", "", rest, f"{profile.outside_share:.1%}")
     table.add_row(
         "all",
         f"{sum(k.calls for k in profile.kernels):g}",
-        _milliseconds(profile.seconds),
+        _milliseconds(max(profile.watched_seconds, inside)),
         "100.0%",
         *_moved(profile.nbytes, profile.nbytes / profile.seconds, profile.bandwidth_share),
     )
@@ -149,8 +167,23 @@ def _moved(nbytes: int, rate: float | None, share: float | None) -> tuple[str, s
     return (
         f"{nbytes / 1e6:.2f} MB",
         "" if rate is None else f"{rate / 1e9:.2f}",
-        "" if share is None else f"{share:.0%}",
+        _share(share, in_cache=True),  # what a kernel reads was often just written
     )
+
+
+def _share(share: float | None, *, in_cache: bool) -> str:
+    """A share of the memory's speed; more than all of it can only come from a cache."""
+    if share is None:
+        return ""
+    return "in cache" if in_cache and share > 1 else f"{share:.0%}"
+
+
+def _speed(tok_s: float) -> str:
+    return f"{tok_s:.0f}" if tok_s >= 1000 else f"{tok_s:.1f}"
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _milliseconds(seconds: float) -> str:

@@ -1,12 +1,23 @@
 """`mlc-compile build`: a checkpoint to finished artifacts, one per target."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mlc_compile.cli.console import Output, output_options
-from mlc_compile.cli.options import ActivationType, Context, KVType, Model, PrefillChunk, Quant
+from mlc_compile.cli.console import Output, output_options, timings
+from mlc_compile.cli.options import (
+    ActivationType,
+    Context,
+    KVType,
+    Model,
+    PrefillChunk,
+    Quant,
+    Targets,
+)
+
+if TYPE_CHECKING:
+    from mlc_compile.artifact import Check
 
 
 @output_options
@@ -14,9 +25,7 @@ def build(
     output: Output,
     model: Model,
     *,
-    target: Annotated[
-        str, typer.Option("-t", "--target", help="What to build for; several with commas.")
-    ] = "cpu",
+    target: Targets = None,
     quant: Quant = "q4f16_1",
     out: Annotated[
         Path, typer.Option("-o", "--out", help="Directory that holds all builds.")
@@ -35,10 +44,10 @@ def build(
     options = library_options(context, prefill_chunk, kv_dtype, activations)
     with output.progress() as progress:
         built = build_model(find_model(model), targets, quant, out, options, progress)
-    output.story(f"converting {built.seconds['converting']:.1f} s")
+    output.story(timings(built.seconds))
     for one in built.artifacts:
-        stages = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in one.seconds.items())
-        output.story(f"{one.manifest.target}: {stages}")
+        output.story(f"{one.manifest.target}: {timings(one.seconds)}")
+        output.story(f"{one.manifest.target}: {told(one.manifest.check)}")
     result = [
         {
             "directory": str(one.directory),
@@ -48,5 +57,13 @@ def build(
         }
         for one in built.artifacts
     ]
-    lines = [f"{one.directory}  proof: {one.manifest.check.told()}" for one in built.artifacts]
-    output.result({"seconds": built.seconds, "artifacts": result}, "\n".join(lines))
+    paths = "\n".join(str(one.directory) for one in built.artifacts)
+    output.result({"seconds": built.seconds, "artifacts": result}, paths)
+
+
+def told(check: "Check") -> str:
+    """How the proof ended: its error is one of logits, and so is the bound."""
+    if check.max_abs_error is None:
+        return f"proof {check.status} ({check.reason})" if check.reason else f"proof {check.status}"
+    error = f"largest error of a logit {check.max_abs_error:.3g}, allowed {check.bound:.3g}"
+    return f"proof {check.status}, {error}" + (f" ({check.reason})" if check.reason else "")

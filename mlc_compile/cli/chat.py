@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from mlc_compile.cli.console import Output, output_options
-from mlc_compile.cli.options import NOT_UTF8, Artifact, MaxTokens, Seed, Threads
+from mlc_compile.cli.options import NOT_UTF8, Artifact, MaxTokens, Seed, Threads, TopK, TopP
 
 
 @output_options
@@ -25,6 +25,8 @@ def chat(
         float | None,
         typer.Option(help="0 always takes the likeliest token.", show_default="the model's advice"),
     ] = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
     seed: Seed = None,
     threads: Threads = None,
     thinking: Annotated[
@@ -35,8 +37,10 @@ def chat(
     from mlc_compile.runtime.conversation import Conversation, Manner
     from mlc_compile.runtime.session import open_session
 
-    manner = Manner(max_tokens, temperature, seed, thinking)
+    manner = Manner(max_tokens, temperature, top_k, top_p, seed, thinking)
     conversation = Conversation(open_session(artifact, threads), manner, system)
+    if prompt is None and sys.stdin.isatty():
+        output.story("Ctrl-D ends")
     answers = []
     for line in _turns(prompt):
         answers.append(conversation.ask(line, output.stream))

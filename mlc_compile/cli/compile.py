@@ -5,8 +5,16 @@ from typing import Annotated
 
 import typer
 
-from mlc_compile.cli.console import Output, output_options
-from mlc_compile.cli.options import ActivationType, Context, KVType, Model, PrefillChunk, Quant
+from mlc_compile.cli.console import Output, output_options, timings
+from mlc_compile.cli.options import (
+    ActivationType,
+    Context,
+    KVType,
+    Model,
+    PrefillChunk,
+    Quant,
+    Targets,
+)
 
 
 @output_options
@@ -15,7 +23,7 @@ def compile_(
     model: Model,
     *,
     out: Annotated[Path, typer.Option("-o", "--out", help="Directory to write.")],
-    target: Annotated[str, typer.Option("-t", "--target", help="What to compile for.")] = "cpu",
+    target: Targets = None,
     quant: Quant = "q4f16_1",
     context: Context = None,
     prefill_chunk: PrefillChunk = None,
@@ -24,17 +32,16 @@ def compile_(
 ) -> None:
     """Compile MODEL to a library and the plan of the weights it wants; a config is enough."""
     from mlc_compile.checkpoint import find_model
-    from mlc_compile.cli.options import library_options
+    from mlc_compile.cli.options import library_options, one_target
     from mlc_compile.driver.compile import compile_model
-    from mlc_compile.target import find_target
 
-    row = find_target(target)
+    row = one_target(target)
     options = library_options(context, prefill_chunk, kv_dtype, activations)
     with output.progress() as progress:
         compiled = compile_model(find_model(model), row, quant, out, options, progress)
-    for stage, seconds in compiled.seconds.items():
-        output.story(f"{stage}: {seconds:.1f} s")
     manifest = compiled.manifest
+    output.story(timings(compiled.seconds))
+    output.story(f"linked by {manifest.linker}")
     result = {
         "directory": str(out),
         "target": manifest.target,
@@ -43,5 +50,4 @@ def compile_(
         "plan_digest": manifest.plan_digest,
         "seconds": compiled.seconds,
     }
-    lines = [f"{out / one.path}  linked by {manifest.linker}" for one in manifest.libraries]
-    output.result(result, "\n".join(lines))
+    output.result(result, "\n".join(str(out / one.path) for one in manifest.libraries))

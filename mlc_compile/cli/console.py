@@ -14,7 +14,7 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -104,11 +104,20 @@ class Bars:
             self._bars.advance(self._task, amount)
 
 
-def plain_table(*headers: str) -> "Table":
-    """An empty table that reads well on a terminal and in a pipe: columns, no frame."""
-    from rich.table import Table
+def plain_table(*headers: str, folding: Sequence[str] = (), dropped: Sequence[str] = ()) -> "Table":
+    """An empty table that reads well on a terminal and in a pipe: columns, no frame.
 
-    return Table(*headers, box=None, pad_edge=False)
+    On a narrow terminal columns in `folding` are folded and those in `dropped` left out, the
+    first first; no other is ever cut.
+    """
+    from mlc_compile.cli.table import PlainTable, Yielding
+
+    return PlainTable(headers, Yielding(folding, dropped))
+
+
+def timings(seconds: Mapping[str, float]) -> str:
+    """`importing 0.5 s, optimizing 2.0 s`: the stages of a job."""
+    return ", ".join(f"{stage} {took:.1f} s" for stage, took in seconds.items())
 
 
 def output_options(command: Callable[Concatenate[Output, P], None]) -> Callable[..., None]:

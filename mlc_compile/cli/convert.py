@@ -1,11 +1,12 @@
 """`mlc-compile convert`: a checkpoint to quantized weights that any target can use."""
 
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mlc_compile.cli.console import Output, output_options
+from mlc_compile.cli.console import Output, output_options, timings
 from mlc_compile.cli.options import Model, Quant
 
 if TYPE_CHECKING:
@@ -24,10 +25,16 @@ def convert(
     from mlc_compile.checkpoint import find_model
     from mlc_compile.driver.convert import convert as convert_model
 
+    start = perf_counter()
     with output.progress() as progress:
         manifest = convert_model(find_model(model), quant, out, progress)
+    seconds = {"converting": perf_counter() - start}
     for line in (*manifest.notes, *(f"kept unquantized: {kept}" for kept in manifest.kept)):
         output.story(line)
+    head = "tied to the embedding" if manifest.tied else "of its own"
+    size = f"{stored_bytes(manifest) / 1e6:,.1f} MB"
+    output.story(timings(seconds))
+    output.story(f"{manifest.model} as {manifest.quant}, {size}, head {head}")
     result = {
         "directory": str(out),
         "model": manifest.model,
@@ -37,10 +44,9 @@ def convert(
         "notes": manifest.notes,
         "nbytes": stored_bytes(manifest),
         "digest": manifest.digest,
+        "seconds": seconds,
     }
-    head = "tied to the embedding" if manifest.tied else "of its own"
-    size = f"{stored_bytes(manifest) / 1e6:,.1f} MB"
-    output.result(result, f"{out}: {manifest.model} as {manifest.quant}, {size}, head {head}")
+    output.result(result, str(out))
 
 
 def stored_bytes(manifest: "WeightsManifest") -> int:

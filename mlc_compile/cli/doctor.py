@@ -169,7 +169,7 @@ def linker_version(linker: "Linker") -> str:
 
 def as_table(found: "Sequence[Finding]") -> "Table":
     """Findings as people read them."""
-    table = plain_table("", "area", "subject", "detail", "fix")
+    table = plain_table("", "area", "subject", "detail", "fix", folding=("detail", "fix"))
     marks = {"ok": "ok", "note": "-", "problem": "!!"}
     for f in found:
         table.add_row(marks[f.status], f.area, f.subject, f.detail, f.fix)

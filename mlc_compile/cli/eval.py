@@ -1,15 +1,19 @@
 """`mlc-compile eval`: how well an artifact predicts a text."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from mlc_compile.cli.console import Output, output_options
 from mlc_compile.cli.options import Artifact, Threads
+from mlc_compile.errors import ConfigError
 
 if TYPE_CHECKING:
     from mlc_compile.bench.eval import Evaluation
+
+
+STDIN: Final = Path("/dev/stdin")
 
 
 @output_options
@@ -17,7 +21,12 @@ def eval_(
     output: Output,
     artifact: Artifact,
     *,
-    text: Annotated[Path, typer.Option(help="UTF-8 text to predict.", exists=True, dir_okay=False)],
+    text: Annotated[
+        Path,
+        typer.Option(
+            help="UTF-8 text to predict; `-`: standard input.",
+        ),
+    ],
     reference: Annotated[
         Path | None,
         typer.Option(help="Artifact to compare with, such as the q0f32 build of the model."),
@@ -33,13 +42,22 @@ def eval_(
     from mlc_compile.runtime.engine import open_engine
     from mlc_compile.runtime.session import open_session
 
+    words = read_text(_source(text))
     session = open_session(artifact, threads)
     other = None if reference is None else open_engine(reference, threads)
-    ids = session.tokenizer.encode(read_text(text), special=False)
+    ids = session.tokenizer.encode(words, special=False)
     size = window or min(WINDOW, session.engine.limits.context)
     with output.progress() as progress:
         evaluation = evaluate(session.engine, ids, size, other, progress)
     output.result(evaluation, told(evaluation))
+
+
+def _source(text: Path) -> Path:
+    if str(text) == "-":
+        return STDIN
+    if not text.exists() or text.is_dir():
+        raise ConfigError(f"no text file {text}", hint="give a UTF-8 file, or - for standard input")
+    return text
 
 
 def told(evaluation: "Evaluation") -> str:

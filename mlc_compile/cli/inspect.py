@@ -1,14 +1,17 @@
 """`mlc-compile inspect`: what an artifact holds, needs and costs, and what the passes decided."""
 
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
+import typer
 
 from mlc_compile.cli.console import Output, output_options
 from mlc_compile.cli.options import Artifact
 
 if TYPE_CHECKING:
-    from mlc_compile.artifact import Manifest
+    from mlc_compile.artifact import Library, Manifest
     from mlc_compile.runtime.memory import Memory
 
 
@@ -28,7 +31,14 @@ class Decisions(msgspec.Struct, frozen=True):
 
 
 @output_options
-def inspect(output: Output, artifact: Artifact) -> None:
+def inspect(
+    output: Output,
+    artifact: Artifact,
+    *,
+    every_event: Annotated[
+        bool, typer.Option("--events", help="List each event by itself, not equal ones as one.")
+    ] = False,
+) -> None:
     """Show what is inside the artifact in DIR and what it needs."""
     from mlc_compile.artifact import REPORT, Manifest, read_manifest
     from mlc_compile.errors import DamageError
@@ -40,8 +50,9 @@ def inspect(output: Output, artifact: Artifact) -> None:
     if not (artifact / REPORT).is_file():
         raise DamageError(f"{artifact} has no {REPORT}", hint="rebuild the artifact")
     events = read_fields(artifact, REPORT, Decisions).events
+    decided = [_line(e) for e in events] if every_event else list(_folded(events))
     value = {"manifest": manifest, "bytes_by_role": roles, "memory": memory, "events": events}
-    output.result(value, "\n".join([*_facts(manifest), *_costs(roles, memory), *_events(events)]))
+    output.result(value, "\n".join([*_facts(manifest), *_costs(roles, memory), *decided]))
 
 
 def _facts(manifest: "Manifest") -> list[str]:
@@ -58,23 +69,51 @@ def _facts(manifest: "Manifest") -> list[str]:
         "activations": m.activations,
         "proof": m.check.told(),
     }
+    loads = _loading_here(m)
     libraries = [
         f"{'library':<12}{library.path}, requires {listing(library.requires, 40) or 'nothing'}"
+        + (", loads here" if library is loads else "")
         for library in m.libraries
     ]
     return [f"{name:<12}{fact}" for name, fact in facts.items()] + libraries
 
 
+def _loading_here(manifest: "Manifest") -> "Library | None":
+    """Which of several libraries this machine would load; None if only one, or none, could."""
+    from mlc_compile.errors import TargetError
+    from mlc_compile.runtime.load import choose_library
+
+    if len(manifest.libraries) == 1:
+        return None
+    try:
+        return choose_library(manifest)
+    except TargetError:
+        return None
+
+
 def _costs(roles: dict[str, int], memory: "Memory") -> list[str]:
     parts = {"weights": memory.weights, "KV": memory.kv, "activations": memory.activations}
-    terms = " + ".join(f"{name} {_mib(size)}" for name, size in parts.items())
-    by_role = ", ".join(f"{role} {_mib(size)}" for role, size in roles.items())
-    return [f"{'memory':<12}{terms} = {_mib(memory.total)}", f"{'weights':<12}{by_role}"]
+    terms = " + ".join(f"{name} {_size(size)}" for name, size in parts.items())
+    by_role = ", ".join(f"{role} {_size(size)}" for role, size in roles.items())
+    return [f"{'memory':<12}{terms} = {_size(memory.total)}", f"{'weights':<12}{by_role}"]
 
 
-def _events(events: tuple[Decision, ...]) -> list[str]:
-    return [f"{e.source:<24}{e.outcome:<9}{e.subject} {e.reason}".rstrip() for e in events]
+def _line(event: Decision) -> str:
+    return f"{event.source:<24}{event.outcome:<9}{event.subject} {event.reason}".rstrip()
 
 
-def _mib(nbytes: int) -> str:
-    return f"{nbytes / 2**20:.1f} MiB"
+def _folded(events: tuple[Decision, ...]) -> Iterator[str]:
+    """What a source did several times for one reason as one line that counts."""
+    alike = defaultdict(list)
+    for event in events:
+        alike[event.source, event.outcome, event.reason].append(event)
+    for (source, outcome, reason), same in alike.items():
+        if len(same) == 1:
+            yield _line(same[0])
+            continue
+        why = f"{reason}: " if reason else ""
+        yield f"{source:<24}{outcome:<9}{why}{len(same)} x"
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 2**20:.1f} MiB" if nbytes >= 2**20 else f"{nbytes / 2**10:.1f} KiB"

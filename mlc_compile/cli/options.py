@@ -1,18 +1,23 @@
 """Options that several commands share, and how a list of numbers is written in one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
-from mlc_compile.errors import ConfigError, near_matches
+from mlc_compile.errors import ConfigError
 
 if TYPE_CHECKING:
     from mlc_compile.driver.compile import Options
     from mlc_compile.target import Target
 
 NOT_UTF8: Final = "surrogateescape"  # as Python reads arguments; the tokenizer refuses it in words
+
+# For the help alone: the tables that decide load numpy.
+QUANTS: Final = ("q4f16_1", "q4f32_1", "q0f16", "q0f32")
+KV_TYPES: Final = ("float16", "float32")
+ACTIVATION_TYPES: Final = ("int8", "float32")
 
 T = TypeVar("T")
 
@@ -23,6 +28,14 @@ Threads = Annotated[
     int | None,
     typer.Option(min=1, help="Threads to compute with.", show_default="the physical cores"),
 ]
+TopK = Annotated[
+    int | None,
+    typer.Option(help="Sample among the k likeliest; 0: all.", show_default="the model's advice"),
+]
+TopP = Annotated[
+    float | None,
+    typer.Option(help="Sample within this share of the mass.", show_default="the model's advice"),
+]
 MaxTokens = Annotated[int, typer.Option(min=1, help="Most tokens to generate in one answer.")]
 Seed = Annotated[
     int | None,
@@ -32,7 +45,17 @@ Model = Annotated[
     str,
     typer.Argument(metavar="MODEL", help="Hugging Face model directory, or `demo` for ours."),
 ]
-Quant = Annotated[str, typer.Option("--quant", help="Quantization scheme.")]
+Quant = Annotated[str, typer.Option("--quant", help=f"Quantization scheme: {', '.join(QUANTS)}.")]
+Targets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-t",
+        "--target",
+        help="What to compile for, as `mlc-compile targets` lists them; a+b: a library for each, "
+        "of which the best loads. Several targets with commas, or the option again.",
+        show_default="cpu",
+    ),
+]
 Context = Annotated[
     int | None,
     typer.Option(
@@ -46,7 +69,9 @@ PrefillChunk = Annotated[
 KVType = Annotated[
     str | None,
     typer.Option(
-        "--kv-dtype", help="Type of the KV cache: float16 or float32.", show_default="the scheme's"
+        "--kv-dtype",
+        help=f"Type of the KV cache: {' or '.join(KV_TYPES)}.",
+        show_default="the scheme's",
     ),
 ]
 
@@ -54,20 +79,32 @@ ActivationType = Annotated[
     str | None,
     typer.Option(
         "--activations",
-        help="What INT4 weights are multiplied by: int8 or float32.",
+        help=f"What INT4 weights are multiplied by: {' or '.join(ACTIVATION_TYPES)}.",
         show_default="int8 where the target can",
     ),
 ]
 
 
-def targets_named(names: str) -> "tuple[Target, ...]":
-    """The targets of a comma-separated list, each once, in order."""
-    from mlc_compile.target import find_target
+def targets_named(given: Sequence[str] | None) -> "tuple[Target, ...]":
+    """The targets of comma-separated lists, each once, in order; None: this machine's."""
+    from mlc_compile.target import HOST, find_target
 
-    wanted = dict.fromkeys(name.strip() for name in names.split(",") if name.strip())
+    names = (HOST,) if given is None else ",".join(given).split(",")
+    wanted = dict.fromkeys(name.strip() for name in names if name.strip())
     if not wanted:
         raise ConfigError("--target names no target", hint="see `mlc-compile targets`")
     return tuple(find_target(name) for name in wanted)
+
+
+def one_target(given: Sequence[str] | None) -> "Target":
+    """The only target named; ConfigError if there are several."""
+    targets = targets_named(given)
+    if len(targets) > 1:
+        raise ConfigError(
+            f"compile takes one target, got {', '.join(t.name for t in targets)}",
+            hint="build takes several",
+        )
+    return targets[0]
 
 
 def library_options(
@@ -88,14 +125,14 @@ def _one_of(known: Mapping[str, T], name: str | None, what: str) -> T | None:
     if name is None:
         return None
     if name not in known:
-        raise ConfigError(f"no {what} {name!r}", hint=near_matches(name, known))
+        raise ConfigError(f"no {what} {name!r}", hint=f"one of {', '.join(known)}")
     return known[name]
 
 
 def numbers(text: str, option: str) -> tuple[int, ...]:
     """`"128,512"` -> (128, 512), each 0 or more; the empty text is no number."""
     items = [item.strip() for item in text.split(",") if item.strip()]
-    if not all(item.isdecimal() for item in items):
+    if not all(item.isascii() and item.isdecimal() and len(item) < 10 for item in items):
         raise ConfigError(
             f"{option} must be numbers separated by commas, got {text!r}",
             hint=f"for example {option} 128,512",

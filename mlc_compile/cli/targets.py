@@ -12,7 +12,15 @@ if TYPE_CHECKING:
 def targets(output: Output) -> None:
     """List the targets that --target accepts."""
     rows = [(target, why_not_here(target)) for target in usable_targets()]
-    table = plain_table("target", "triple", "vectors", "runs here", "about")
+    table = plain_table(
+        "target",
+        "triple",
+        "vectors",
+        "runs here",
+        "about",
+        folding=("runs here", "about"),
+        dropped=("triple",),
+    )
     for target, reason in rows:
         bits = f"{target.vector_bits} bit"
         table.add_row(

@@ -30,7 +30,7 @@ def verify(output: Output, artifact: Artifact) -> None:
 
 def as_table(verification: "Verification") -> "Table":
     """One row per finding."""
-    table = plain_table("check", "status", "detail")
+    table = plain_table("check", "status", "detail", folding=("detail",))
     for finding in verification.findings:
         table.add_row(finding.name, finding.status, finding.detail)
     return table

@@ -30,7 +30,7 @@ from mlc_compile.driver.compile import DEFAULTS, Job, Options, compile_into, pre
 from mlc_compile.driver.convert import convert_subject
 from mlc_compile.driver.pack import pack_weights
 from mlc_compile.driver.subject import read_subject, require_weights
-from mlc_compile.errors import TargetError
+from mlc_compile.errors import ConfigError, TargetError
 from mlc_compile.progress import SILENT, Progress
 from mlc_compile.quant import find_scheme
 from mlc_compile.target import Target
@@ -75,6 +75,8 @@ def build(
         subject = read_subject(model)
         require_weights(subject)
     home = out / f"{subject.name}-{quant}"
+    for place in (out, home):
+        _refuse_file(place)
     jobs = [prepare(subject, target, quant, options) for target in targets]
     for name in (WEIGHTS, *(target.name for target in targets)):
         refuse_foreign(home / name)
@@ -84,6 +86,14 @@ def build(
     for job in jobs:
         built.append(_build_one(job, home, weights, clock, built))
     return Build(tuple(built), clock.seconds)
+
+
+def _refuse_file(directory: Path) -> None:
+    if directory.exists() and not directory.is_dir():
+        raise ConfigError(
+            f"{directory} is a file, builds go into a directory",
+            hint="choose another directory with -o",
+        )
 
 
 def _build_one(

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from mlc_compile.checkpoint import Checkpoint, open_checkpoint, read_config, tokenizer_files
 from mlc_compile.checkpoint.directory import CONFIG, REQUIRED_TOKENIZER
@@ -9,6 +10,8 @@ from mlc_compile.driver.tensors import check_tensors, decide_tie
 from mlc_compile.model import load_config
 from mlc_compile.model.config import Qwen3Config
 from mlc_compile.model.weights import weight_specs
+
+CACHED: Final = "models--"  # begins the name of a model's directory in Hugging Face's cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +25,14 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """The directory's name: how the model is called everywhere."""
-        return self.directory.resolve().name
+        """How the model is called everywhere: its directory's name.
+
+        In the cache of Hugging Face, models--<org>--<name>/snapshots/<hash>, it is <name>.
+        """
+        path = self.directory.resolve()
+        if path.parent.name == "snapshots" and path.parent.parent.name.startswith(CACHED):
+            return path.parent.parent.name.rpartition("--")[2]
+        return path.name
 
 
 def read_subject(model: Path) -> Subject:

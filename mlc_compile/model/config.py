@@ -9,8 +9,8 @@ import msgspec
 from mlc_compile.errors import CheckpointError, listing
 from mlc_compile.model.rope import TABLES, Rope, read_rope
 
-Count = Annotated[int, msgspec.Meta(gt=0)]
-TokenId = Annotated[int, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(gt=0, lt=2**31)]
+TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
 MOST_LAYERS: Final = 1024  # a config that asks for more is broken, and would list tensors for ever
 
@@ -79,7 +79,7 @@ class _File(msgspec.Struct, frozen=True):
     head_dim: Count
     intermediate_size: Count
     vocab_size: Count
-    rms_norm_eps: Annotated[float, msgspec.Meta(gt=0)]
+    rms_norm_eps: Annotated[float, msgspec.Meta(gt=0, lt=1)]
     max_position_embeddings: Count
     tie_word_embeddings: bool | None = None
     bos_token_id: TokenId | None = None

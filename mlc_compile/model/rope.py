@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mlc_compile.errors import CheckpointError, listing
 
 Floats = NDArray[np.float32]
-Positive = Annotated[float, msgspec.Meta(gt=0)]
+Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e6)]
 Kind = Literal["default", "yarn"]
 
 # Where a config may speak of rope: nested by transformers 5, or the older pair of a bare
@@ -65,11 +65,11 @@ class Rope:
 class _Table(msgspec.Struct, frozen=True):
     """The keys of a rope table, all optional; what is absent elsewhere is checked by the reader."""
 
-    rope_theta: Annotated[float, msgspec.Meta(gt=1)] | None = None
+    rope_theta: Annotated[float, msgspec.Meta(gt=1, lt=1e30)] | None = None
     rope_type: str | None = None
     type: str | None = None  # the older spelling of rope_type
     factor: Positive | None = None
-    original_max_position_embeddings: Annotated[int, msgspec.Meta(gt=0)] | None = None
+    original_max_position_embeddings: Annotated[int, msgspec.Meta(gt=0, lt=2**31)] | None = None
     attention_factor: Positive | None = None
     beta_fast: Positive | None = None
     beta_slow: Positive | None = None

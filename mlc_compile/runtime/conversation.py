@@ -2,12 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from mlc_compile.runtime.defaults import model_sampling, stop_tokens
+import msgspec
+
+from mlc_compile.errors import ConfigError
+from mlc_compile.runtime.defaults import CONFIG, model_sampling, read_fields, stop_tokens
 from mlc_compile.runtime.generate import Generation, Request, generate
 from mlc_compile.runtime.sampler import Sampling
 from mlc_compile.runtime.session import Session
 from mlc_compile.runtime.template import Message, read_template
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +22,8 @@ class Manner:
 
     max_tokens: int
     temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
     seed: int | None = None
     thinking: bool | None = None
 
@@ -32,12 +40,17 @@ class Conversation:
         self._sampling = _sampling(model_sampling(session.directory), manner)
 
     def ask(self, question: str, on_text: Callable[[str], None]) -> Generation:
-        """Answer `question` in the light of all before it; raises what `generate` does."""
+        """Answer `question` in the light of all before it.
+
+        Raises what `generate` does, and ConfigError where the chat has outgrown the context.
+        """
         asked = [*self.messages, Message("user", question)]
         text = self._template.render(asked, thinking=self._manner.thinking)
         tokenizer = self._session.tokenizer
+        prompt = tokenizer.encode(text, special=False)  # the template wrote the marks
+        self._require_room(len(prompt))
         request = Request(
-            prompt=tokenizer.encode(text, special=False),  # the template wrote the marks
+            prompt=prompt,
             max_tokens=self._manner.max_tokens,
             sampling=self._sampling,
             stop=self._stop,
@@ -46,7 +59,34 @@ class Conversation:
         self.messages = [*asked, Message("assistant", answer.text)]
         return answer
 
+    def _require_room(self, tokens: int) -> None:
+        """ConfigError if earlier turns leave no room; a long first question is prefill's."""
+        context = self._session.engine.limits.context
+        if tokens <= context or all(message.role != "assistant" for message in self.messages):
+            return
+        reach = read_fields(self._session.directory, CONFIG, Reach).max_position_embeddings
+        larger = f", or compile with a larger --context (up to {reach})" if reach > context else ""
+        raise ConfigError(
+            f"the conversation has {tokens} tokens, but the context holds {context}",
+            hint=f"start a new chat{larger}",
+        )
+
+
+class Reach(msgspec.Struct, frozen=True):
+    """Of config.json, how far the model itself goes."""
+
+    max_position_embeddings: int = 0
+
 
 def _sampling(advised: Sampling, manner: Manner) -> Sampling:
-    temperature = advised.temperature if manner.temperature is None else manner.temperature
-    return replace(advised, temperature=temperature, seed=manner.seed)
+    return replace(
+        advised,
+        temperature=_or(manner.temperature, advised.temperature),
+        top_k=_or(manner.top_k, advised.top_k),
+        top_p=_or(manner.top_p, advised.top_p),
+        seed=manner.seed,
+    )
+
+
+def _or(asked: T | None, advised: T) -> T:
+    return advised if asked is None else asked

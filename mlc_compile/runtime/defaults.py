@@ -69,7 +69,7 @@ def read_fields(directory: Path, name: str, kind: type[T]) -> T:
         return kind()
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except msgspec.DecodeError as e:  # its subclass ValidationError included
+    except (msgspec.DecodeError, RecursionError) as e:  # its subclass ValidationError included
         raise DamageError(f"{path} is damaged: {e}", hint="rebuild the artifact") from e
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -12,6 +12,11 @@ from mlc_compile.runtime.sampler import GREEDY, Sampler, Sampling
 from mlc_compile.runtime.tokenizer import Detokenizer, Tokenizer
 
 Finish = Literal["stop", "length", "context"]
+ENDINGS: Final[dict[Finish, str]] = {
+    "stop": "stopped at a stop token",
+    "length": "stopped at --max-tokens",
+    "context": "stopped with the context full",
+}
 
 
 class Timings(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,11 +40,10 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     def told(self) -> str:
         """Speed and ending in one line, for people."""
         t = self.timings
-        decode = f", decode {t.decode_tok_s:.1f} tok/s" if t.decode_tok_s else ""
-        counts = f"{len(self.prompt_token_ids)} + {len(self.token_ids)} tokens"
-        return (
-            f"{counts}, prefill {t.prefill_tok_s:.1f} tok/s{decode}, ended by {self.finish_reason}"
-        )
+        counts = f"{len(self.prompt_token_ids)} prompt + {len(self.token_ids)} new tokens"
+        prefill = f"prefill {t.prefill_tok_s:.1f} tok/s"
+        decode = [f"decode {t.decode_tok_s:.1f} tok/s"] if t.decode_tok_s else []
+        return ", ".join([counts, prefill, *decode, ENDINGS[self.finish_reason]])
 
 
 @dataclass(frozen=True, slots=True)

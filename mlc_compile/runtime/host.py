@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from mlc_compile.errors import ConfigError
+
 SYSFS: Final = Path("/sys")
 
 
@@ -20,6 +22,27 @@ def available_cores(sysfs: Path = SYSFS) -> int:
     cpus = _allowed_cpus()
     cores = {_siblings(sysfs, cpu) for cpu in cpus}
     return max(1, min(len(cores), _quota(sysfs, len(cpus))))
+
+
+def require_threads(threads: int | None) -> None:
+    """ConfigError if `threads` are more than the CPUs that this process may use."""
+    allowed = len(_allowed_cpus())
+    if threads is not None and threads > allowed:
+        raise too_many_threads(threads, allowed)
+
+
+def too_many_threads(threads: int, allowed: int) -> ConfigError:
+    """The error for more threads than TVM would start; it takes fewer without a word."""
+    cores = "1 core" if allowed == 1 else f"{allowed} cores"
+    return ConfigError(
+        f"--threads {threads}, but this machine lets us use {cores}", hint=f"at most {allowed}"
+    )
+
+
+def last_level_cache(sysfs: Path = SYSFS) -> int:
+    """Bytes of the largest cache that the first CPU has; 0 where the kernel does not say."""
+    sizes = sysfs.glob("devices/system/cpu/cpu0/cache/index*/size")
+    return max((_size(path) for path in sizes), default=0)
 
 
 def cpu_name() -> str:
@@ -46,6 +69,17 @@ def _allowed_cpus() -> frozenset[int]:
     if sys.platform == "linux":
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))
+
+
+def _size(path: Path) -> int:
+    """`32768K`, as the kernel writes a size, in bytes; 0 for what is not one."""
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return 0
+    number, unit = text.rstrip("KMG"), text[-1:]
+    shift = {"K": 10, "M": 20, "G": 30}.get(unit, 0)
+    return int(number) << shift if number.isdecimal() else 0
 
 
 def _siblings(sysfs: Path, cpu: int) -> str:

@@ -15,6 +15,13 @@ Indices = npt.NDArray[np.intp]
 FIRST_LOOK: Final = 256  # candidates sorted before asking whether they carry top_p's mass
 WIDEN: Final = 16
 
+RANGES: Final = {  # what each must be, and what its edge means
+    "temperature": ("0 or more", "0 chooses greedily"),
+    "top-k": ("0 or more", "0 leaves every token in"),
+    "top-p": ("above 0 and at most 1", "1 leaves every token in"),
+    "seed": ("0 or more", "left out: another text each time"),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -27,15 +34,17 @@ class Sampling:
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a value outside its range."""
-        ranges = {
-            "temperature must be 0 or more": self.temperature >= 0,
-            "top-k must be 0 (off) or more": self.top_k >= 0,
-            "top-p must be above 0 and at most 1": 0 < self.top_p <= 1,
-            "seed must be 0 or more": self.seed is None or self.seed >= 0,
+        holds = {
+            "temperature": self.temperature >= 0,
+            "top-k": self.top_k >= 0,
+            "top-p": 0 < self.top_p <= 1,
+            "seed": self.seed is None or self.seed >= 0,
         }
-        broken = [rule for rule, holds in ranges.items() if not holds]
+        broken = [name for name, good in holds.items() if not good]
         if broken:
-            raise ConfigError("; ".join(broken), hint="temperature 0 chooses greedily")
+            rules = (f"{name} must be {RANGES[name][0]}" for name in broken)
+            hints = (f"{name} {RANGES[name][1]}" for name in broken)
+            raise ConfigError("; ".join(rules), hint="; ".join(hints))
 
 
 GREEDY: Final = Sampling()

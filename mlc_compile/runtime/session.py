@@ -6,6 +6,7 @@ from time import perf_counter
 
 from mlc_compile.artifact import Manifest
 from mlc_compile.runtime.engine import Engine, start_engine
+from mlc_compile.runtime.host import require_threads
 from mlc_compile.runtime.load import check_artifact
 from mlc_compile.runtime.tokenizer import Tokenizer
 from mlc_compile.runtime.vm import start_tvm
@@ -24,8 +25,12 @@ class Session:
 
 
 def open_session(directory: Path, threads: int | None = None) -> Session:
-    """Check and load the artifact in `directory`; see `load.check_artifact` for the errors."""
+    """Check and load the artifact in `directory`; see `load.check_artifact` for the errors.
+
+    ConfigError too, before anything is read, for more threads than this machine has.
+    """
     start = perf_counter()
+    require_threads(threads)
     loadable = check_artifact(directory)
     tokenizer = Tokenizer(directory)
     running = start_tvm(threads)

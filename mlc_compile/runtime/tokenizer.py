@@ -31,7 +31,7 @@ class Tokenizer:
         try:
             # The library's own error for broken JSON is a bare Exception.
             msgspec.json.decode(content, type=dict[str, msgspec.Raw])
-        except msgspec.DecodeError as e:
+        except (msgspec.DecodeError, RecursionError) as e:
             raise DamageError(f"{path} is damaged: {e}", hint="rebuild the artifact") from e
         self._tokenizer = tokenizers.Tokenizer.from_buffer(content)
         if not isinstance(self._tokenizer.decoder, tokenizers.decoders.ByteLevel):

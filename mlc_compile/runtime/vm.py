@@ -19,7 +19,7 @@ import numpy.typing as npt
 from mlc_compile.artifact import PACKED_WEIGHTS, Manifest
 from mlc_compile.errors import ConfigError, DamageError
 from mlc_compile.runtime.cache import aligned_zeros, allocate
-from mlc_compile.runtime.host import available_cores
+from mlc_compile.runtime.host import available_cores, require_threads, too_many_threads
 from mlc_compile.runtime.load import Loadable, plan_parts
 
 if TYPE_CHECKING:
@@ -38,9 +38,11 @@ def start_tvm(threads: int | None = None) -> int:
     """Import TVM's runtime with `threads` threads (default: the available cores).
 
     Returns the threads it runs with, which cannot change in a process that has already
-    imported TVM: ConfigError if `threads` asks for another number.
+    imported TVM: ConfigError if `threads` asks for another number, or for more than there are.
     """
-    if "tvm" not in sys.modules:
+    fresh = "tvm" not in sys.modules
+    if fresh:
+        require_threads(threads)
         os.environ["TVM_NUM_THREADS"] = str(threads or available_cores())
         # TVM pins its threads to CPUs 0, 1, ... whatever the process is allowed to use.
         os.environ["TVM_BIND_THREADS"] = "0"
@@ -49,6 +51,8 @@ def start_tvm(threads: int | None = None) -> int:
     import tvm
 
     running = int(tvm.get_global_func("runtime.NumThreads")())
+    if threads is not None and fresh and running < threads:
+        raise too_many_threads(threads, running)  # it counts only the fast kind of cores
     if threads is not None and running != threads:
         raise ConfigError(
             f"TVM already runs with {running} threads in this process, {threads} were asked for",

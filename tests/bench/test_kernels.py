@@ -61,11 +61,13 @@ def test_shares_and_rates_follow_from_seconds(benchmark: KernelBenchmark, phase:
     p = profile(benchmark, phase)
     assert p.seconds > 0
     assert [k.seconds for k in p.kernels] == sorted((k.seconds for k in p.kernels), reverse=True)
+    whole = max(p.watched_seconds, sum(k.seconds for k in p.kernels))
     assert p.outside_share == pytest.approx(1 - sum(k.share for k in p.kernels))
+    assert p.outside_share >= 0
     assert p.nbytes == sum(k.nbytes for k in p.kernels)
     assert p.bandwidth_share == pytest.approx(p.nbytes / p.seconds / BANDWIDTH)
     for kernel in p.kernels:
-        assert kernel.share == pytest.approx(kernel.seconds / p.seconds)
+        assert kernel.share == pytest.approx(kernel.seconds / whole)
         assert kernel.bytes_s == pytest.approx(kernel.nbytes / kernel.seconds)
         assert kernel.bandwidth_share == pytest.approx(kernel.bytes_s / BANDWIDTH)
 
@@ -135,3 +137,20 @@ def test_a_kernel_too_short_to_be_timed_has_no_rates(
     (kernel,) = measured.profiles[0].kernels
     assert (kernel.bytes_s, kernel.bandwidth_share, kernel.ops_s) == (None, None, None)
     as_tables(measured)  # shows them as nothing
+
+
+@pytest.mark.parametrize(("watched", "outside"), [(4e-3, 0.25), (2e-3, 0.0)])
+def test_shares_are_of_the_watched_time_and_never_add_up_to_more(
+    nano_artifact: Path, monkeypatch: pytest.MonkeyPatch, watched: float, outside: float
+) -> None:
+    """Medians of noisy runs may add up to more than the median of the whole."""
+    fields = {"weights": (), "integers": False, "calls": 1, "nbytes": 8, "multiply_adds": 0}
+    pair = tuple(KernelSample(name=n, seconds=1.5e-3, **fields) for n in ("take", "add"))
+    sample = ProfileSample(
+        phase="decode", tokens=1, depth=0, seconds=1e-3, watched_seconds=watched, kernels=pair
+    )
+    monkeypatch.setattr(speed, "read_bandwidth", lambda _threads: BANDWIDTH)
+    monkeypatch.setattr(kernels, "ask_worker", lambda *_: Samples((sample,)))
+    (p,) = measure_kernels((nano_artifact,), PLAN, SILENT).profiles
+    assert p.outside_share == outside
+    assert sum(k.share for k in p.kernels) + p.outside_share == pytest.approx(1)

@@ -7,7 +7,15 @@ import pytest
 
 from mlc_compile.artifact import Manifest, read_manifest
 from mlc_compile.bench import speed
-from mlc_compile.bench.speed import Benchmark, Job, Plan, WorkerResult, ask_worker, measure
+from mlc_compile.bench.speed import (
+    Benchmark,
+    Job,
+    Measurement,
+    Plan,
+    WorkerResult,
+    ask_worker,
+    measure,
+)
 from mlc_compile.errors import ConfigError
 from mlc_compile.progress import SILENT
 from mlc_compile.runtime.memory import bytes_per_token
@@ -87,3 +95,29 @@ def test_a_worker_that_fails_passes_its_error_on(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not a directory") as e:
         ask_worker(speed.WORKER, job, WorkerResult, SILENT)
     assert "mlc-compile build" in e.value.hint
+
+
+@pytest.mark.parametrize(("cache", "fits"), [(1, False), (1 << 40, True)])
+def test_decoding_from_the_cache_is_noted(
+    nano_artifact: Path, monkeypatch: pytest.MonkeyPatch, cache: int, fits: bool
+) -> None:
+    monkeypatch.setattr(speed, "last_level_cache", lambda: cache)
+    row = Measurement(
+        artifact="a",
+        phase="decode",
+        tokens=4,
+        depth=0,
+        threads=1,
+        tok_s=10,
+        spread=0,
+        peak_rss_bytes=1,
+    )
+    manifest = read_manifest(nano_artifact, Manifest)
+    (told,) = speed._with_roofline((row,), manifest, 1e9)
+    assert told.in_cache == fits
+    assert told.roofline_share is not None
+
+
+def test_more_threads_than_cpus_are_refused_before_anything_is_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--threads 9999, but this machine"):
+        measure((tmp_path / "gone",), Plan(threads=(1, 9999)), SILENT)

@@ -42,7 +42,7 @@ def test_a_directory_without_a_config_is_no_checkpoint(tmp_path):
     assert error.value.exit_code == 3
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", "\x00"])
+@pytest.mark.parametrize("text", ["", "{", "[1]", "\x00", '{"a":' * 100_000])
 def test_a_config_that_is_no_object_is_refused(tmp_path, text):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(CheckpointError, match=r"config.json is not a JSON object"):
@@ -70,3 +70,21 @@ def test_a_damaged_tokenizer_is_told(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({}))
     with pytest.raises(CheckpointError, match=r"tokenizer.json is not a JSON object"):
         tokenizer_files(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        (
+            "Qwen/Qwen3-0.6B",
+            "download it first: hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B",
+        ),
+        ("/no/such", "download the model first and give its directory"),
+        ("models/a/b", "download the model first and give its directory"),
+        ("../gone", "download the model first and give its directory"),
+    ],
+)
+def test_what_looks_like_a_name_on_the_hub_is_told_with_its_download(name, hint):
+    with pytest.raises(ConfigError) as error:
+        find_model(name)
+    assert error.value.hint.startswith(hint)

@@ -3,9 +3,9 @@
 import errno
 import json
 import os
+import resource
 import subprocess
 import sys
-import time
 
 import pytest
 import typer
@@ -47,13 +47,16 @@ def test_help_loads_nothing_heavy(command):
     assert not loaded_by(*arguments) & HEAVY
 
 
-def test_help_answers_in_half_a_second(cli):
-    def took():
-        start = time.perf_counter()
-        assert cli("--help").code == 0
-        return time.perf_counter() - start
+def test_help_costs_less_than_half_a_second_of_the_processor(cli):
+    """Its own time, not the clock's: the machine may be busy with other things."""
 
-    assert min(took() for _ in range(5)) < 0.5  # the least: the machine may be busy
+    def took():
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert cli("--help").code == 0
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    assert min(took() for _ in range(3)) < 0.5
 
 
 def test_every_command_has_help_and_the_common_options(cli):
@@ -192,3 +195,47 @@ def test_a_reader_that_leaves_early_is_no_error(arguments):
 def test_a_reader_may_leave_in_the_middle_of_a_text(nano_artifact):
     asked = ["run", nano_artifact, "-p", "The", "--max-tokens", 8, "--quiet"]
     assert closed_pipe(*asked) == (program.CLOSED_PIPE, "")
+
+
+def test_h_is_help(cli):
+    assert cli("-h").out == cli("--help").out
+    assert cli("run", "-h").out == cli("run", "--help").out
+
+
+@pytest.mark.parametrize("option", ["--json", "--quiet", "--cache-dir=/x"])
+def test_a_common_option_before_the_command_is_told_where_it_goes(capsys, option):
+    assert program.invoke([option, "run", "D"]) == 2
+    flag = option.partition("=")[0]
+    assert f"put {flag} after the command: mlc-compile run ... {flag}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["run", "D", "--max-tokens", "0"], "--max-tokens must be 1 or more"),
+        (["bench", "D", "--repeats", "0"], "--repeats must be 1 or more"),
+        (["eval", "D", "--text", "T", "--window", "1"], "--window must be 2 or more"),
+    ],
+)
+def test_a_number_below_its_least_is_a_plain_sentence(capsys, arguments, told):
+    assert program.invoke(arguments) == 2
+    assert capsys.readouterr().err.startswith(f"error: {told}\n")
+
+
+@pytest.mark.parametrize("command", ["run", "chat", "bench", "eval"])
+def test_too_many_threads_are_told_before_anything_is_loaded(cli, tmp_path, command):
+    text = tmp_path / "text"
+    text.write_text("some words")
+    extra = {"run": ["-p", "hi"], "chat": ["-p", "hi"], "eval": ["--text", text]}
+    ran = cli(command, tmp_path, "--threads", 9999, *extra.get(command, []))
+    assert (ran.code, ran.out) == (2, "")
+    assert "--threads 9999, but this machine lets us use" in ran.err
+    assert " hint: at most " in ran.err
+
+
+def test_the_help_of_build_lists_the_choices(cli):
+    out = cli("build", "--help", env=os.environ | {"COLUMNS": "300", "NO_COLOR": "1"}).out
+    for words in ("q4f16_1, q4f32_1, q0f16, q0f32", "float16 or float32", "int8 or float32"):
+        assert words in out
+    assert "mlc-compile targets" in out
+    assert "a+b" in out

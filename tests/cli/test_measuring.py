@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mlc_compile.artifact import Manifest, read_manifest
+from mlc_compile.cli.inspect import _size
 from mlc_compile.errors import ConfigError, DamageError, TargetError
 
 Cli = Callable[..., object]
@@ -146,3 +147,37 @@ def test_bench_kernels_does_not_compare(cli: Cli, nano_artifact: Path) -> None:
     ran = cli("bench", nano_artifact, "--kernels", "--compare")
     assert (ran.code, ran.out) == (2, "")
     assert "exclude each other" in ran.err
+
+
+def test_eval_reads_standard_input(cli: Cli, nano_artifact: Path, prose: Path) -> None:
+    asked = ["eval", nano_artifact, "--window", 64, "--text"]
+    piped = cli(*asked, "-", input=prose.read_text())
+    assert piped.out == cli(*asked, prose).out
+    assert "add --reference DIR for KL and top-1" in piped.out
+
+
+def test_inspect_counts_equal_events_and_lists_them_on_request(
+    cli: Cli, nano_artifact: Path
+) -> None:
+    events = cli("inspect", nano_artifact, "--json").json["events"]
+    merged = [e for e in events if e["source"] == "MergeProjections" and e["outcome"] == "done"]
+    folded, full = cli("inspect", nano_artifact).out, cli("inspect", nano_artifact, "--events").out
+    (line,) = (line for line in folded.splitlines() if line.startswith("MergeProjections"))
+    assert line.split() == ["MergeProjections", "done", f"{len(merged)}", "x"]
+    assert full.count("MergeProjections") == len(merged) > 1
+
+
+def test_inspect_writes_small_sizes_in_kib() -> None:
+    assert _size(16 << 10) == "16.0 KiB"
+    assert _size(3 << 19) == "1.5 MiB"
+
+
+def test_inspect_names_the_library_that_loads_here(cli: Cli, copy: Path) -> None:
+    assert "loads here" not in cli("inspect", copy).out
+    path = copy / "manifest.json"
+    manifest = json.loads(path.read_text())
+    (library,) = manifest["libraries"]
+    better = {"path": "better.so", "requires": ["no_such_feature"], "priority": 1}
+    path.write_text(json.dumps({**manifest, "libraries": [library, better]}))
+    lines = [line for line in cli("inspect", copy).out.splitlines() if line.startswith("library")]
+    assert [line.endswith("loads here") for line in lines] == [True, False]

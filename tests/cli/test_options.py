@@ -1,9 +1,21 @@
-"""Lists of numbers in an option."""
+"""Lists in an option, and choices."""
 
 import pytest
 
-from mlc_compile.cli.options import numbers
+from mlc_compile.cli.options import (
+    ACTIVATION_TYPES,
+    KV_TYPES,
+    QUANTS,
+    library_options,
+    numbers,
+    one_target,
+    targets_named,
+)
+from mlc_compile.driver.compile import ACTIVATIONS, KV_DTYPES
 from mlc_compile.errors import ConfigError
+from mlc_compile.quant import SCHEMES
+
+V3_ARM = ["cpu-x86-64-v3", "cpu-aarch64"]
 
 
 @pytest.mark.parametrize(
@@ -17,3 +29,44 @@ def test_numbers_are_read(text: str, expected: tuple[int, ...]) -> None:
 def test_what_is_no_number_is_refused_by_the_options_name(text: str) -> None:
     with pytest.raises(ConfigError, match="--depth must be numbers separated by commas"):
         numbers(text, "--depth")
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        (None, ["cpu"]),
+        (["cpu"], ["cpu"]),
+        (["cpu", "cpu-x86-64-v2"], ["cpu", "cpu-x86-64-v2"]),
+        (["cpu-x86-64-v3,cpu-aarch64", "cpu-x86-64-v2"], [*V3_ARM, "cpu-x86-64-v2"]),
+        (["cpu-x86-64-v2", " cpu-x86-64-v2,"], ["cpu-x86-64-v2"]),
+    ],
+)
+def test_targets_may_be_repeated_or_listed_and_come_once(
+    given: list[str] | None, names: list[str]
+) -> None:
+    assert [target.name for target in targets_named(given)] == names
+
+
+def test_one_target_is_not_several() -> None:
+    assert one_target(["cpu-x86-64-v2"]).name == "cpu-x86-64-v2"
+    with pytest.raises(
+        ConfigError, match="compile takes one target, got cpu-x86-64-v2, cpu-a"
+    ) as e:
+        one_target(["cpu-x86-64-v2,cpu-aarch64"])
+    assert e.value.hint == "build takes several"
+
+
+def test_the_help_lists_what_the_tables_hold() -> None:
+    assert set(QUANTS) == set(SCHEMES)
+    assert tuple(KV_DTYPES) == KV_TYPES
+    assert tuple(ACTIVATIONS) == ACTIVATION_TYPES
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [((None, "int4"), "one of int8, float32"), (("float8", None), "one of float16, float32")],
+)
+def test_every_choice_is_in_the_hint(options: tuple[str | None, str | None], hint: str) -> None:
+    with pytest.raises(ConfigError) as e:
+        library_options(None, None, *options)
+    assert e.value.hint == hint

@@ -1,6 +1,7 @@
 """`run` and `chat` as a user and a script see them."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -135,6 +136,16 @@ def test_chat_with_a_prompt_gives_one_answer(cli: Cli, nano_artifact: Path) -> N
     assert [m["role"] for m in ran.json["messages"]] == ["user", "assistant"]
 
 
+def test_on_a_terminal_chat_says_how_it_ends(nano_artifact: Path) -> None:
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "mlc_compile", "chat", str(nano_artifact)]
+    os.write(ours, b"\x04")  # Ctrl-D
+    ran = subprocess.run(command, stdin=theirs, capture_output=True, text=True, check=True)
+    os.close(ours)
+    os.close(theirs)
+    assert ran.stderr.splitlines()[0] == "Ctrl-D ends"
+
+
 def piped(text: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run a command with `text` on its standard input."""
     command = [sys.executable, "-m", "mlc_compile", *map(str, arguments)]
@@ -152,3 +163,31 @@ def replace_file(directory: Path, name: str, content: bytes) -> None:
 def edit_manifest(directory: Path, **fields: object) -> None:
     path = directory / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def test_chat_samples_as_it_is_told(cli: Cli, nano_artifact: Path) -> None:
+    asked = ["chat", nano_artifact, "-p", "Hi", "--max-tokens", 6, "-q"]
+    greedy = cli(*asked, "--temperature", 0).out
+    assert cli(*asked, "--temperature", 2, "--top-k", 1).out == greedy
+    assert cli(*asked, "--temperature", 2, "--top-p", "1e-9").out == greedy
+    assert cli(*asked, "--top-p", 3).code == ConfigError.exit_code
+
+
+def test_a_chat_that_outgrows_the_context_says_to_start_anew(nano_artifact: Path) -> None:
+    context = read_manifest(nano_artifact, Manifest).limits.context
+    lines = "Hi\n" + "word " * context + "\n"
+    ran = piped(lines, "chat", nano_artifact, "--max-tokens", 2)
+    assert ran.returncode == ConfigError.exit_code
+    assert f"but the context holds {context}" in ran.stderr
+    assert ran.stderr.endswith(" hint: start a new chat\n")  # the model itself ends here
+
+
+def test_a_larger_context_is_advised_where_the_model_has_one(copy: Path) -> None:
+    context = read_manifest(copy, Manifest).limits.context
+    config = json.loads((copy / "config.json").read_text())
+    text = json.dumps({**config, "max_position_embeddings": 2 * context}).encode()
+    replace_file(copy, "config.json", text)
+    ran = piped("Hi\n" + "word " * context + "\n", "chat", copy, "--max-tokens", 2)
+    assert (
+        f"start a new chat, or compile with a larger --context (up to {2 * context})" in ran.stderr
+    )

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -93,7 +94,7 @@ def two_targets(cli, nano_checkpoint, tmp_path_factory):
     if older is None:
         pytest.skip("no preset runs on this machine")
     out = tmp_path_factory.mktemp("two")
-    ran = cli("build", nano_checkpoint, "--target", f"cpu,{older}", "-o", out, "--json")
+    ran = cli("build", nano_checkpoint, "-t", "cpu", "-t", older, "-o", out, "--json")
     assert ran.code == 0, ran.err
     return out / HOME / "cpu", out / HOME / older, ran.json
 
@@ -178,9 +179,8 @@ def test_compile_lists_every_library(cli, nano_checkpoint, tmp_path):
     ran = cli("compile", nano_checkpoint, *options)
     assert ran.code == 0, ran.err
     names = ["lib-cpu-x86-64-v2.so", "lib-cpu-x86-64-v3.so"]
-    assert [line.split()[0] for line in ran.out.splitlines()] == [
-        str(tmp_path / "out" / name) for name in names
-    ]
+    assert ran.out.splitlines() == [str(tmp_path / "out" / name) for name in names]
+    assert "linked by" in ran.err
     listed = read_manifest(tmp_path / "out", Manifest).libraries
     assert [(one.path, one.priority) for one in listed] == list(zip(names, (0, 1), strict=True))
 
@@ -310,3 +310,24 @@ def test_somebody_s_directory_is_not_replaced(nano_checkpoint, tmp_path):
         build(nano_checkpoint, (find_target("cpu"),), "q4f16_1", tmp_path)
     assert (foreign / "thesis.tex").read_text() == "years of work"
     assert names_in(tmp_path / HOME) == {"cpu"}  # told before the weights were converted
+
+
+def test_a_file_is_no_place_for_builds(cli, nano_checkpoint, tmp_path):
+    file = tmp_path / "notes.txt"
+    file.write_text("keep")
+    ran = cli("build", nano_checkpoint, "-o", file)
+    assert (ran.code, ran.out) == (2, "")
+    assert f"{file} is a file" in ran.err
+    assert file.read_text() == "keep"
+
+
+def test_paths_go_to_stdout_and_the_rest_to_stderr(cli, nano_checkpoint, tmp_path):
+    ran = cli("build", nano_checkpoint, "-o", tmp_path)
+    assert ran.out == f"{tmp_path / HOME / 'cpu'}\n"
+    converting, stages, proof = ran.err.splitlines()
+    assert re.fullmatch(r"converting \d+\.\d s", converting)
+    assert re.fullmatch(r"cpu: importing \d+\.\d s, optimizing .*, proving \d+\.\d s", stages)
+    number = r"[\d.e-]+"
+    assert re.fullmatch(
+        rf"cpu: proof pass, largest error of a logit {number}, allowed {number}", proof
+    )

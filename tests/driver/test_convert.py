@@ -311,3 +311,10 @@ def test_no_large_tensor_is_ever_whole_in_memory(nano, tmp_path):
     logits = 8 * vocab * 4  # the proof's, held twice while it is written
     # a few blocks of 4 MB for each thread, and blocks of 16 MB in the proof
     assert int(ran.stdout) < 4 * logits + 110e6
+
+
+def test_convert_prints_the_path_alone(cli, nano, tmp_path):
+    ran = cli("convert", nano.path, "-o", tmp_path / "out")
+    assert ran.out == f"{tmp_path / 'out'}\n"
+    assert "converting " in ran.err
+    assert "as q4f16_1" in ran.err

@@ -115,6 +115,9 @@ REFUSED = {
         "rope has unknown parameters: mscale",
     ),
     "a part of the head": ({"rope_scaling": {"partial_rotary_factor": 0.5}}, "must be 1, got 0.5"),
+    "a size beyond any machine": ({"hidden_size": 10**40}, r"Expected `int` .*hidden_size"),
+    "an eps beyond float32": ({"rms_norm_eps": 1e40}, r"Expected `float` .*rms_norm_eps"),
+    "a stretch beyond any context": ({"rope_scaling": {**YARN, "factor": 1e300}}, "factor"),
     "a rope that is no table": ({"rope_scaling": "yarn"}, "rope_scaling must be an object"),
 }
 

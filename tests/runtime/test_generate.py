@@ -9,7 +9,7 @@ import pytest
 from mlc_compile.artifact import Limits
 from mlc_compile.errors import ConfigError
 from mlc_compile.runtime.engine import Engine
-from mlc_compile.runtime.generate import Generation, Request, generate
+from mlc_compile.runtime.generate import Generation, Request, Timings, generate
 from mlc_compile.runtime.tokenizer import Tokenizer
 
 VOCAB = 4096
@@ -102,3 +102,24 @@ def test_rates_belong_to_what_was_computed(tokenizer: Tokenizer) -> None:
     one = generate(engine_saying([7], 2), tokenizer, Request([1, 2], 1), lambda _: None)
     assert one.timings.decode_tok_s is None
     assert one.timings.prefill_tok_s == pytest.approx(2 / one.timings.prefill_s)
+
+
+@pytest.mark.parametrize(
+    ("reason", "ending"),
+    [
+        ("stop", "stopped at a stop token"),
+        ("length", "stopped at --max-tokens"),
+        ("context", "stopped with the context full"),
+    ],
+)
+def test_the_closing_line_counts_and_says_why_it_ended(reason: str, ending: str) -> None:
+    timings = Timings(prefill_s=1, decode_s=1, prefill_tok_s=9.04, decode_tok_s=127.0)
+    done = Generation(
+        prompt_token_ids=(1,) * 9,
+        token_ids=(2,) * 128,
+        text="",
+        finish_reason=reason,
+        timings=timings,
+    )
+    speeds = "prefill 9.0 tok/s, decode 127.0 tok/s"
+    assert done.told() == f"9 prompt + 128 new tokens, {speeds}, {ending}"

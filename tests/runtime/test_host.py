@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from mlc_compile.errors import ConfigError
 from mlc_compile.runtime import host
 
 
@@ -43,3 +44,26 @@ def test_cores_are_physical_and_within_the_quota(
 def test_only_allowed_cpus_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "_allowed_cpus", lambda: frozenset({1, 3}))
     assert host.available_cores(sys_with(tmp_path, {1: "1,3", 3: "1,3"})) == 1
+
+
+def test_more_threads_than_cpus_are_refused_with_the_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(host, "_allowed_cpus", lambda: frozenset({3, 5}))
+    host.require_threads(2)
+    host.require_threads(None)
+    with pytest.raises(ConfigError, match="--threads 3, but this machine lets us use 2 cores") as e:
+        host.require_threads(3)
+    assert e.value.hint == "at most 2"
+    monkeypatch.setattr(host, "_allowed_cpus", lambda: frozenset({0}))
+    with pytest.raises(ConfigError, match=r"lets us use 1 core$"):
+        host.require_threads(2)
+
+
+def test_the_last_level_cache_is_the_largest(tmp_path: Path) -> None:
+    assert host.last_level_cache(tmp_path) == 0
+    for index, size in enumerate(("48K", "2048K", "32M", "odd")):
+        directory = tmp_path / f"devices/system/cpu/cpu0/cache/index{index}"
+        directory.mkdir(parents=True)
+        (directory / "size").write_text(size + "\n")
+    assert host.last_level_cache(tmp_path) == 32 << 20

@@ -104,3 +104,19 @@ def test_a_full_vocabulary_costs_little_beside_decoding(sampling: Sampling) -> N
         times.append(perf_counter() - start)
     # Decoding 0.6B takes some 40 ms; sorting the vocabulary with an object sort would take 100.
     assert min(times) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("fields", "hint"),
+    [
+        ({"top_p": 3.0}, "top-p 1 leaves every token in"),
+        ({"top_k": -3}, "top-k 0 leaves every token in"),
+        ({"seed": -1}, "seed left out: another text each time"),
+        ({"temperature": -1.0}, "temperature 0 chooses greedily"),
+        ({"top_k": -3, "seed": -1}, "top-k 0 leaves every token in; seed left out: another text"),
+    ],
+)
+def test_a_hint_is_about_the_value_that_is_wrong(fields: dict[str, float], hint: str) -> None:
+    with pytest.raises(ConfigError) as e:
+        Sampling(**fields)
+    assert e.value.hint.startswith(hint)

@@ -39,10 +39,11 @@ def bench(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "manifest.json").write_text("{}")
 
-    def run(*arguments):
+    def run(*arguments, **variables):
         env = os.environ | {
             "MLC_COMPILE": f"{sys.executable} {stand_in}",
             "PYTHON": sys.executable,
+            **variables,
         }
         command = ["bash", SCRIPT, *arguments]
         return subprocess.run(
@@ -91,7 +92,6 @@ def test_a_failing_artifact_sets_the_exit_code_and_spares_the_rest(bench, tmp_pa
         ([], "no artifact given"),
         (["-z", "one"], "unknown option -z"),
         (["-o"], "-o needs a value"),
-        (["missing"], "missing is not an artifact"),
     ],
 )
 def test_wrong_usage_is_explained_and_measures_nothing(bench, tmp_path, arguments, said):
@@ -102,7 +102,31 @@ def test_wrong_usage_is_explained_and_measures_nothing(bench, tmp_path, argument
     assert not (tmp_path / "dist").exists()
 
 
-def test_help_goes_to_stdout(bench):
-    ran = bench("-h")
+def test_what_is_no_artifact_is_told_in_two_lines(bench):
+    ran = bench("missing")
+    assert ran.returncode == 2
+    error, hint = ran.stderr.splitlines()
+    assert error == "error: missing is not an artifact: it has no manifest.json"
+    assert hint.startswith(" hint: ")
+
+
+def test_a_missing_program_is_told_with_the_variable_that_names_it(bench):
+    ran = bench("-t", "1", "one", MLC_COMPILE="no-such-program")
+    assert ran.returncode == 2
+    assert ran.stderr == (
+        "error: no-such-program is not on the PATH\n"
+        " hint: say where it is: MLC_COMPILE=.venv/bin/mlc-compile\n"
+    )
+
+
+def test_one_thread_is_singular(bench):
+    ran = bench("-o", "b", "-t", "1,2", "-p", "8", "one")
+    assert "one: 1 thread, 8 tokens\n" in ran.stderr
+    assert "one: 2 threads, 8 tokens\n" in ran.stderr
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_help_goes_to_stdout(bench, option):
+    ran = bench(option)
     assert ran.returncode == 0
     assert ran.stdout.startswith("usage:")

@@ -17,6 +17,7 @@ from mlc_compile.model.weights import weight_specs
 from mlc_compile.target import config_dir
 
 ROOT = Path(__file__).parent.parent.parent
+SCRIPT = ROOT / "scripts" / "make_synthetic_checkpoint.py"
 SHAPES = sorted(path.stem for path in (config_dir() / "models").glob("*.toml"))
 
 
@@ -120,3 +121,20 @@ def test_large_models_are_sharded_below_the_limit_with_an_index(monkeypatch, tmp
         size = sum(t.nbytes for t in tensors.values())
         assert size <= 200_000 or len(tensors) == 1
         assert {index["weight_map"][name] for name in tensors} == {file.name}
+
+
+def test_a_file_is_no_directory_to_write(tmp_path):
+    (tmp_path / "file").write_text("keep")
+    made = make("qwen3-micro", "-o", tmp_path / "file")
+    assert made.returncode == 2
+    assert made.stderr.startswith(f"error: {tmp_path / 'file'} is a file\n hint: ")
+
+
+def test_a_python_without_the_package_is_told_which_to_use(tmp_path):
+    command = [sys.executable, "-S", SCRIPT, "qwen3-micro", "-o", tmp_path / "out"]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert made.returncode == 1
+    assert "is not installed" in made.stderr
+    assert (
+        " hint: run it with the environment that has mlc_compile: .venv/bin/python" in made.stderr
+    )
