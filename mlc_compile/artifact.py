@@ -18,7 +18,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -26,6 +26,7 @@ from mlc_compile.errors import ConfigError, DamageError
 
 FORMAT: Final = 1  # raised whenever an older reader would misread the directory
 MANIFEST: Final = "manifest.json"
+SEAL: Final = "seal"  # its key for the digest of the rest of it
 ALIGNMENT: Final = 64  # bytes; every packed part starts at a multiple of it
 
 PACKED_WEIGHTS: Final = "weights.bin"
@@ -223,6 +224,8 @@ def read_manifest(directory: Path, expected: type[M]) -> M:
         raise ConfigError(
             f"{directory} must be {_NAME[expected]}, but is of kind {kind!r}", hint=_WHAT[expected]
         )
+    if raw.pop(SEAL, None) != seal_of(raw):
+        raise DamageError(f"{path} is not as mlc-compile wrote it", hint="rebuild the directory")
     try:
         return msgspec.convert(raw, expected)
     except msgspec.ValidationError as e:
@@ -231,7 +234,13 @@ def read_manifest(directory: Path, expected: type[M]) -> M:
 
 def write_manifest(directory: Path, manifest: AnyManifest) -> None:
     """Write `manifest.json`, in a form that people can read and two builds share byte for byte."""
-    (directory / MANIFEST).write_bytes(pretty_json(manifest))
+    raw = msgspec.to_builtins(manifest)
+    (directory / MANIFEST).write_bytes(pretty_json({**raw, SEAL: seal_of(raw)}))
+
+
+def seal_of(raw: dict[str, Any]) -> str:
+    """sha256 over all else that a manifest says: one changed number could crash a library."""
+    return hashlib.sha256(msgspec.json.encode(raw, order="sorted")).hexdigest()
 
 
 def pretty_json(value: object) -> bytes:
@@ -277,12 +286,20 @@ def refuse_foreign(directory: Path) -> None:
     """ConfigError if `directory` is something that we did not write: not empty, no manifest."""
     if not directory.exists():
         return
-    ours = directory.is_dir() and ((directory / MANIFEST).is_file() or not any(directory.iterdir()))
-    if not ours:
+    if not (directory.is_dir() and (_is_ours(directory) or not any(directory.iterdir()))):
         raise ConfigError(
             f"{directory} exists and was not written by mlc-compile",
             hint="choose another directory with -o, or remove it first",
         )
+
+
+def _is_ours(directory: Path) -> bool:
+    """Whether there is a manifest of a kind that we write, damaged in other ways or not."""
+    try:
+        raw = msgspec.json.decode((directory / MANIFEST).read_bytes())
+        return isinstance(raw, dict) and raw.get("kind") in _KIND.values() and SEAL in raw
+    except (FileNotFoundError, msgspec.DecodeError, RecursionError):
+        return False
 
 
 def _beside(directory: Path, kind: Literal["partial", "retired"]) -> Path:
@@ -294,7 +311,8 @@ def _parents_of(directory: Path) -> Iterator[None]:
     """Make the parents of `directory`; after a failure remove those made, if still empty."""
     missing = [p for p in directory.parents if not p.exists()]  # the innermost first
     try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
+        for parent in reversed(missing):  # pathlib's own `parents=True` recurses
+            parent.mkdir(exist_ok=True)
         yield
     except BaseException:
         with suppress(OSError):

@@ -334,3 +334,20 @@ def test_the_cache_takes_whole_pages(context, pages, nbytes):
 )
 def test_a_check_is_told_in_a_line(check, told):
     assert check.told() == told
+
+
+def test_one_changed_number_in_a_manifest_is_damage(nano_artifact, tmp_path):
+    raw = json.loads((nano_artifact / MANIFEST).read_text())
+    raw["kv"]["page"] = 64
+    (tmp_path / MANIFEST).write_text(json.dumps(raw))
+    with pytest.raises(DamageError, match="not as mlc-compile wrote it"):
+        read_manifest(tmp_path, Manifest)
+
+
+def test_another_program_s_manifest_does_not_make_a_directory_ours(tmp_path):
+    out = tmp_path / "site"
+    out.mkdir()
+    (out / MANIFEST).write_text('{"name": "a web app", "icons": []}')
+    with pytest.raises(ConfigError, match="was not written by mlc-compile"), staged(out):
+        pytest.fail("the directory would have been replaced")
+    assert (out / MANIFEST).is_file()

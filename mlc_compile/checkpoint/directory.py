@@ -33,6 +33,13 @@ def find_model(argument: str) -> Path:
     if argument == DEMO:
         return Path(__file__).parent.parent / "data" / "tiny-qwen3"
     path = Path(argument)
+    try:
+        str(path.absolute()).encode()
+    except UnicodeEncodeError as e:
+        raise ConfigError(
+            f"the path {argument!r} is not UTF-8 text, which a manifest must be",
+            hint="rename the directory",
+        ) from e
     if not path.exists():
         raise ConfigError(f"no model directory {argument}", hint=_how_to_get(argument))
     if not path.is_dir():

@@ -52,6 +52,12 @@ INTERRUPTED: Final = 130
 CLOSED_PIPE: Final = 141  # as a shell tells of a program that SIGPIPE ended
 TRACEBACK_VARIABLE: Final = "MLC_COMPILE_TRACEBACK"
 
+STREAMS: Final = (
+    ("stdin", os.O_RDONLY, "r"),
+    ("stdout", os.O_WRONLY, "w"),
+    ("stderr", os.O_WRONLY, "w"),
+)
+
 REMEDIES: Final = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some of your quota",
@@ -83,6 +89,7 @@ app = typer.Typer(
 def main() -> None:
     """The console script: run the command line and exit with its code."""
     arguments = sys.argv[1:]
+    _replace_closed_streams()
     sys.excepthook = partial(_report_bug, arguments)
     code = invoke(arguments)
     try:
@@ -91,6 +98,13 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes again
         code = CLOSED_PIPE
     sys.exit(code)
+
+
+def _replace_closed_streams() -> None:
+    """Python has None for a stream that was closed before it started (`2>&-`)."""
+    for name, flags, mode in STREAMS:
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, flags), mode))
 
 
 def invoke(arguments: list[str]) -> int:
@@ -105,6 +119,9 @@ def invoke(arguments: list[str]) -> int:
     except typer.TyperException as e:
         told = _sentence(_plain(e.format_message())), _usage_hint(arguments)
         return _fail(arguments, e, told, e.exit_code)
+    except MemoryError as e:
+        told = f"there is not enough memory: {e}", "lower --context, or close other programs"
+        return _fail(arguments, e, told, EnvironmentError_.exit_code)
     except SystemExit as e:  # how typer ends when whoever reads stdout is gone
         if isinstance(e.__context__, BrokenPipeError):
             return CLOSED_PIPE

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import resource
+import shlex
 import subprocess
 import sys
 
@@ -239,3 +240,16 @@ def test_the_help_of_build_lists_the_choices(cli):
         assert words in out
     assert "mlc-compile targets" in out
     assert "a+b" in out
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-"])
+def test_a_closed_stream_is_no_bug(closed):
+    command = f"{shlex.quote(sys.executable)} -m mlc_compile targets {closed}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, "bug" in done.stderr) == (0, False)
+
+
+def test_memory_that_runs_out_is_the_machine_s_fault(monkeypatch, capsys):
+    fail_with(monkeypatch, MemoryError("Unable to allocate 238 GiB"))
+    assert program.invoke(["fail"]) == errors.EnvironmentError_.exit_code
+    assert "238 GiB" in capsys.readouterr().err

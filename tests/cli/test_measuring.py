@@ -5,9 +5,10 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from mlc_compile.artifact import Manifest, read_manifest
+from mlc_compile.artifact import Library, Manifest, read_manifest, write_manifest
 from mlc_compile.cli.inspect import _size
 from mlc_compile.errors import ConfigError, DamageError, TargetError
 
@@ -88,10 +89,9 @@ def test_verify_names_the_damaged_file(cli: Cli, copy: Path) -> None:
 
 
 def test_verify_tells_another_tvm_from_damage(cli: Cli, copy: Path) -> None:
-    path = copy / "manifest.json"
-    manifest = json.loads(path.read_text())
-    manifest["versions"]["tvm"] = "0.1"
-    path.write_text(json.dumps(manifest))
+    manifest = read_manifest(copy, Manifest)
+    versions = msgspec.structs.replace(manifest.versions, tvm="0.1")
+    write_manifest(copy, msgspec.structs.replace(manifest, versions=versions))
     ran = cli("verify", copy)
     assert ran.code == TargetError.exit_code
     assert "apache-tvm 0.1" in ran.out
@@ -174,10 +174,9 @@ def test_inspect_writes_small_sizes_in_kib() -> None:
 
 def test_inspect_names_the_library_that_loads_here(cli: Cli, copy: Path) -> None:
     assert "loads here" not in cli("inspect", copy).out
-    path = copy / "manifest.json"
-    manifest = json.loads(path.read_text())
-    (library,) = manifest["libraries"]
-    better = {"path": "better.so", "requires": ["no_such_feature"], "priority": 1}
-    path.write_text(json.dumps({**manifest, "libraries": [library, better]}))
+    manifest = read_manifest(copy, Manifest)
+    better = Library(path="better.so", requires=("no_such_feature",), priority=1)
+    libraries = (*manifest.libraries, better)
+    write_manifest(copy, msgspec.structs.replace(manifest, libraries=libraries))
     lines = [line for line in cli("inspect", copy).out.splitlines() if line.startswith("library")]
     assert [line.endswith("loads here") for line in lines] == [True, False]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mlc_compile.artifact import Manifest, read_manifest
+from mlc_compile.artifact import SEAL, Manifest, read_manifest, seal_of
 from mlc_compile.errors import ConfigError, DamageError, TargetError
 from mlc_compile.runtime.tokenizer import Tokenizer
 
@@ -162,7 +162,9 @@ def replace_file(directory: Path, name: str, content: bytes) -> None:
 
 def edit_manifest(directory: Path, **fields: object) -> None:
     path = directory / "manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+    raw = {**json.loads(path.read_text()), **fields}
+    del raw[SEAL]
+    path.write_text(json.dumps({**raw, SEAL: seal_of(raw)}))
 
 
 def test_chat_samples_as_it_is_told(cli: Cli, nano_artifact: Path) -> None:

@@ -214,7 +214,7 @@ def test_a_proof_that_cannot_run_here_is_recorded_as_such(nano_artifact, answer)
 def test_an_old_artifact_outlives_a_failed_build(nano_checkpoint, tmp_path, monkeypatch, answer):
     old = tmp_path / HOME / "cpu"
     old.mkdir(parents=True)
-    (old / "manifest.json").write_text("{}")
+    (old / "manifest.json").write_text('{"kind": "artifact", "seal": ""}')
     (old / "lib.so").write_text("old")
     answer(Check(status="fail", reason="wrong"))
     with pytest.raises(TargetError):

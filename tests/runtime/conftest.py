@@ -20,6 +20,7 @@ from mlc_compile.artifact import (
     Versions,
     WeightPlan,
     list_files,
+    read_manifest,
     write_manifest,
 )
 from mlc_compile.target import host_target
@@ -82,8 +83,7 @@ def change(toy_artifact: Path) -> Change:
     """Rewrite fields of the toy's manifest."""
 
     def apply(**fields: object) -> Path:
-        path = toy_artifact / "manifest.json"
-        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+        manifest = read_manifest(toy_artifact, Manifest)
         write_manifest(toy_artifact, msgspec.structs.replace(manifest, **fields))
         return toy_artifact
 
