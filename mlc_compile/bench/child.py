@@ -4,17 +4,21 @@ A module that is run so ends with `serve(answer)`. What it raises comes out of `
 the same class with the same message and hint: the exit code carries the class, stderr the rest.
 """
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from signal import SIGKILL
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 from mlc_compile.errors import EnvironmentError_, MlcError, error_class, last_line
 
 T = TypeVar("T")
+
+PACKAGES: Final = Path(__file__).parents[2]  # where our package lies
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -39,8 +43,14 @@ def ask(
     """
     # -P: a file in the directory where we are called must not stand in for a module.
     command = [sys.executable, "-P", "-m", module, *arguments]
+    # The package that runs here, wherever it was imported from, not another one installed.
+    paths = [str(PACKAGES), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
-        command, input=msgspec.json.encode(question), capture_output=True, check=False
+        command,
+        input=msgspec.json.encode(question),
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        check=False,
     )
     if done.returncode:
         raise _failure(done.returncode, done.stderr.decode(errors="replace"), doing)

@@ -29,6 +29,19 @@ class Message(msgspec.Struct, frozen=True):
     content: str
 
 
+# A template is a program that somebody else wrote: all that its expressions can raise.
+WHAT_TEMPLATES_RAISE: Final = (
+    jinja2.TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
+
 class ChatTemplate:
     """A compiled template and the special tokens that it may name."""
 
@@ -36,7 +49,7 @@ class ChatTemplate:
         self._marks = marks
         try:
             self._template = _environment().from_string(source)
-        except jinja2.TemplateError as e:
+        except (jinja2.TemplateError, RecursionError) as e:
             raise CheckpointError(
                 f"the chat template cannot be read: {e}", hint=f"see {TOKENIZER_CONFIG}"
             ) from e
@@ -53,9 +66,11 @@ class ChatTemplate:
                 messages=turns, tools=None, documents=None, add_generation_prompt=True,
                 **self._marks, **switch,
             )  # fmt: skip
-        except (jinja2.TemplateError, TypeError) as e:
+        except WHAT_TEMPLATES_RAISE as e:
+            reason = str(e) or type(e).__name__
             raise CheckpointError(
-                f"the chat template refuses this conversation: {e}", hint=f"see {TOKENIZER_CONFIG}"
+                f"the chat template refuses this conversation: {reason}",
+                hint=f"see {TOKENIZER_CONFIG}",
             ) from e
 
 
@@ -80,8 +95,8 @@ def read_template(directory: Path) -> ChatTemplate:
 def _default(value: Any) -> str | None:
     """The template itself, or of a list of named ones that called "default"."""
     if isinstance(value, list):
-        named = {entry["name"]: entry["template"] for entry in value}
-        return named.get("default")
+        named = [e for e in value if isinstance(e, dict) and e.get("name") == "default"]
+        value = named[0].get("template") if named else None
     return value if isinstance(value, str) else None
 
 

@@ -79,6 +79,12 @@ def test_of_named_templates_the_default_is_taken(tmp_path: Path) -> None:
     assert read_template(write(tmp_path, {"chat_template": named})).render(CHAT) == "yes"
 
 
+@pytest.mark.parametrize("named", [["text"], [{"name": "default"}], [{"template": "x"}]])
+def test_a_list_without_a_default_template_is_none(tmp_path: Path, named: list[object]) -> None:
+    with pytest.raises(CheckpointError, match="no chat template"):
+        read_template(write(tmp_path, {"chat_template": named}))
+
+
 def test_a_template_in_a_file_of_its_own_wins(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("file")
     assert read_template(write(tmp_path, {"chat_template": "config"})).render(CHAT) == "file"
@@ -96,6 +102,10 @@ def test_a_model_without_a_template_cannot_chat(tmp_path: Path) -> None:
         ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
         ("{{ messages.append(1) }}", "refuses"),
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "refuses"),
+        ("{{ 1 // 0 }}", "by zero"),
+        ("{% for i in range(10**9) %}{% endfor %}", "Range too big"),
+        ("{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}", "recursion"),
+        ("{{ 'x' * 10**18 }}", "MemoryError"),
     ],
 )
 def test_what_a_template_may_not_do_is_an_error(source: str, said: str) -> None:
