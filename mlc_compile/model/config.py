@@ -9,7 +9,7 @@ import msgspec
 from mlc_compile.errors import CheckpointError, listing
 from mlc_compile.model.rope import TABLES, Rope, read_rope
 
-Count = Annotated[int, msgspec.Meta(gt=0, lt=2**31)]
+Count = Annotated[int, msgspec.Meta(gt=0, lt=2**24)]  # sixteen million of anything
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
 MOST_LAYERS: Final = 1024  # a config that asks for more is broken, and would list tensors for ever

@@ -70,6 +70,13 @@ def test_the_proof_holds_with_room_for_every_scheme(
     assert 0 < check.max_abs_error < check.bound / 10
 
 
+def test_a_context_shorter_than_the_proof_proves_its_start(
+    build_nano: Callable[..., Path],
+) -> None:
+    artifact = build_nano("q0f32", "--context", "3", "--prefill-chunk", "2")
+    assert read_manifest(artifact, Manifest).check.status == "pass"
+
+
 def test_the_proof_can_be_replayed_in_a_process_of_its_own(nano_artifact: Path) -> None:
     command = [sys.executable, "-m", "mlc_compile.bench.verify", str(nano_artifact)]
     done = subprocess.run(command, capture_output=True, check=True)
