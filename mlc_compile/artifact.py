@@ -270,6 +270,7 @@ def staged(directory: Path) -> Iterator[Path]:
     was there before. What a run that was killed left beside `directory` is cleared first.
     Raises ConfigError as `refuse_foreign`; an OSError about the scratch names `directory`.
     """
+    directory = _followed(directory)
     refuse_foreign(directory)
     scratch = _beside(directory, "partial")
     with _parents_of(directory), _blamed_on(directory, scratch):
@@ -282,18 +283,30 @@ def staged(directory: Path) -> Iterator[Path]:
             shutil.rmtree(scratch, ignore_errors=True)
 
 
+def _followed(directory: Path) -> Path:
+    """Where a symbolic link leads: the link stays, and what it points to is replaced."""
+    if not directory.is_symlink():
+        return directory
+    try:
+        return directory.resolve()
+    except (OSError, RuntimeError) as e:  # a loop
+        raise ConfigError(
+            f"{directory} is a symbolic link that leads nowhere", hint="remove the link"
+        ) from e
+
+
 def refuse_foreign(directory: Path) -> None:
     """ConfigError if `directory` is something that we did not write: not empty, no manifest."""
     if not directory.exists():
         return
-    if not (directory.is_dir() and (_is_ours(directory) or not any(directory.iterdir()))):
+    if not (directory.is_dir() and (is_ours(directory) or not any(directory.iterdir()))):
         raise ConfigError(
             f"{directory} exists and was not written by mlc-compile",
             hint="choose another directory with -o, or remove it first",
         )
 
 
-def _is_ours(directory: Path) -> bool:
+def is_ours(directory: Path) -> bool:
     """Whether there is a manifest of a kind that we write, damaged in other ways or not."""
     try:
         raw = msgspec.json.decode((directory / MANIFEST).read_bytes())

@@ -344,6 +344,17 @@ def test_one_changed_number_in_a_manifest_is_damage(nano_artifact, tmp_path):
         read_manifest(tmp_path, Manifest)
 
 
+def test_a_symbolic_link_is_written_through(tmp_path):
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.mkdir()
+    link.symlink_to(real)
+    with staged(link) as scratch:
+        (scratch / "file").write_text("new")
+    assert link.is_symlink()
+    assert (real / "file").read_text() == "new"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "real"]
+
+
 def test_another_program_s_manifest_does_not_make_a_directory_ours(tmp_path):
     out = tmp_path / "site"
     out.mkdir()

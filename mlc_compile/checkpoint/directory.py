@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from mlc_compile.artifact import MANIFEST
+from mlc_compile.artifact import is_ours
 from mlc_compile.errors import CheckpointError, ConfigError
 
 HUB_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -47,7 +47,7 @@ def find_model(argument: str) -> Path:
             f"{argument} is a file, a model must be a directory",
             hint=f"give the directory that holds {CONFIG} and the .safetensors files",
         )
-    if (path / MANIFEST).is_file():
+    if is_ours(path):
         raise ConfigError(
             f"{argument} must be a model directory, but mlc-compile wrote it",
             hint="give the Hugging Face directory that it was made from",

@@ -14,6 +14,7 @@ import functools
 import inspect
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,7 +42,10 @@ P = ParamSpec("P")
 def default_cache_dir() -> Path:
     """Where caches go when neither the option nor the variable says: XDG's place for them."""
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "mlc_compile"
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "mlc_compile"
+    except RuntimeError:  # no HOME, and a user without an entry: usual in containers
+        return Path(tempfile.gettempdir()) / "mlc_compile"
 
 
 @dataclass(frozen=True, slots=True)

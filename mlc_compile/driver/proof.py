@@ -14,6 +14,7 @@ from safetensors.numpy import save
 from mlc_compile.artifact import PROOF
 from mlc_compile.checkpoint import TensorCache
 from mlc_compile.driver.storage import Dequantized, Storage
+from mlc_compile.errors import CheckpointError
 from mlc_compile.model.config import Qwen3Config
 from mlc_compile.model.reference import Weight, forward
 from mlc_compile.progress import Progress
@@ -41,5 +42,12 @@ def write_proof(
         return Dequantized(cache, stored[name])
 
     prompt = proof_prompt(config.vocab_size)
-    logits = forward(config, config.tie_word_embeddings, weights, prompt)
+    with np.errstate(all="ignore"):  # what comes of it is looked at below
+        logits = forward(config, config.tie_word_embeddings, weights, prompt)
+    if not np.isfinite(logits).all() or not logits.any():
+        what = "are all zero" if np.isfinite(logits).all() else "are not finite"
+        raise CheckpointError(
+            f"the model's logits {what}: its weights are finite, but compute nothing",
+            hint="the checkpoint is damaged or was never trained: download it again",
+        )
     (directory / PROOF).write_bytes(save({"logits": logits, "prompt": prompt}))

@@ -79,7 +79,7 @@ class _File(msgspec.Struct, frozen=True):
     head_dim: Count
     intermediate_size: Count
     vocab_size: Count
-    rms_norm_eps: Annotated[float, msgspec.Meta(gt=0, lt=1)]
+    rms_norm_eps: Annotated[float, msgspec.Meta(ge=1e-30, lt=1)]
     max_position_embeddings: Count
     tie_word_embeddings: bool | None = None
     bos_token_id: TokenId | None = None

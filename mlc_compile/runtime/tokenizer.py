@@ -33,7 +33,13 @@ class Tokenizer:
             msgspec.json.decode(content, type=dict[str, msgspec.Raw])
         except (msgspec.DecodeError, RecursionError) as e:
             raise DamageError(f"{path} is damaged: {e}", hint="rebuild the artifact") from e
-        self._tokenizer = tokenizers.Tokenizer.from_buffer(content)
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_buffer(content)
+        except ValueError as e:
+            raise CheckpointError(
+                f"{path} is not a tokenizer that the tokenizers library reads: {e}",
+                hint="use the tokenizer that belongs to the Qwen3 checkpoint",
+            ) from e
         if not isinstance(self._tokenizer.decoder, tokenizers.decoders.ByteLevel):
             raise CheckpointError(
                 f"{path} must have a ByteLevel decoder (got {self._tokenizer.decoder})",

@@ -30,8 +30,8 @@ def test_a_file_is_not_a_model(nano_checkpoint):
 
 
 def test_a_directory_of_ours_is_not_a_model(tmp_path):
-    for name in ("config.json", "manifest.json"):
-        (tmp_path / name).write_text("{}")
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "manifest.json").write_text('{"kind": "weights", "seal": ""}')
     with pytest.raises(ConfigError, match="must be a model directory, but mlc-compile wrote it"):
         find_model(str(tmp_path))
 

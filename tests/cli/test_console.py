@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import pytest
 import typer
 
 from mlc_compile.cli import console
-from mlc_compile.cli.console import Bars, Output, output_options, plain_table
+from mlc_compile.cli.console import Bars, Output, default_cache_dir, output_options, plain_table
 from mlc_compile.progress import SILENT
 
 
@@ -120,3 +121,12 @@ def test_where_caches_go(monkeypatch, options, variable, expected):
     app.command()(look)
     app(options, standalone_mode=False)
     assert seen == [expected]
+
+
+def test_without_a_home_caches_go_to_the_temporary_directory(monkeypatch):
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    assert default_cache_dir() == Path(tempfile.gettempdir()) / "mlc_compile"

@@ -197,3 +197,13 @@ def test_the_command_prints_what_it_wrote(cli, nano_checkpoint, tmp_path):
     assert ran.json["quant"] == "q4f16_1"
     assert ran.json["tied"] is True
     assert (tmp_path / "out" / "manifest.json").is_file()
+
+
+@pytest.mark.parametrize("value", [0.0, 3e38])
+def test_weights_that_compute_nothing_are_refused(nano, tmp_path, value):
+    with nano.tensors() as tensors:
+        for name, tensor in tensors.items():
+            tensors[name] = np.full(tensor.shape, value, np.float32)
+    with pytest.raises(CheckpointError, match="compute nothing"):
+        convert(nano.path, "q0f32", tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -94,3 +94,10 @@ def test_a_tokenizer_of_another_kind_is_refused(tmp_path: Path, tiny_checkpoint:
 def test_text_that_is_not_utf8_is_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(ConfigError, match="not UTF-8"):
         tokenizer.encode(b"caf\xe9".decode(errors="surrogateescape"))
+
+
+@pytest.mark.parametrize("content", ["{}", '{"version": "9"}', '{"model": null}'])
+def test_what_the_library_cannot_read_is_told(tmp_path: Path, content: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"tokenizer.json is not a tokenizer"):
+        Tokenizer(tmp_path)
