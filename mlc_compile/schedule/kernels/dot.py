@@ -12,7 +12,7 @@ from typing import Final
 
 from tvm import tirx
 
-from mlc_compile.schedule.kernels.vector import LANES, Expr
+from mlc_compile.schedule.kernels.vector import Expr
 from mlc_compile.target import Target
 
 Dot = Callable[[Expr, Expr, Expr], Expr]
@@ -31,66 +31,54 @@ def dot_for(target: Target) -> DotProduct | None:
     return next((d for d in DOTS if d.feature in target.requires), None)
 
 
-def _vpdpbusd_512(sums: Expr, codes: Expr, acts: Expr) -> Expr:
-    return _intrinsic(
-        "llvm.x86.avx512.vpdpbusd.512", "int32x16", sums, _bytes(codes, "u"), _bytes(acts, "")
-    )
+def _vpdpbusd(bits: int) -> Dot:
+    """One instruction: unsigned by signed bytes, added to the sums."""
+
+    def apply(sums: Expr, codes: Expr, acts: Expr) -> Expr:
+        name = f"llvm.x86.avx512.vpdpbusd.{bits}"
+        return _intrinsic(name, f"int32x{bits // 32}", sums, _bytes(codes, "u"), _bytes(acts))
+
+    return apply
 
 
-def _vpdpbusd_256(sums: Expr, codes: Expr, acts: Expr) -> Expr:
-    def half(sums: Expr, codes: Expr, acts: Expr) -> Expr:
-        return _intrinsic(
-            "llvm.x86.avx512.vpdpbusd.256",
-            "int32x8",
-            sums,
-            tirx.reinterpret("uint8x32", codes),
-            tirx.reinterpret("int8x32", acts),
-        )
+def _maddubs(bits: int, pairs_of: str, sums_of: str) -> Dot:
+    """Two instructions, bytes to pairs in int16 and pairs to int32, and an addition."""
 
-    return _halves(half, sums, codes, acts)
+    def apply(sums: Expr, codes: Expr, acts: Expr) -> Expr:
+        shorts = bits // 16
+        pairs = _intrinsic(pairs_of, f"int16x{shorts}", _bytes(codes), _bytes(acts))
+        ones = tirx.Broadcast(tirx.IntImm("int16", 1), shorts)
+        return sums + _intrinsic(sums_of, f"int32x{bits // 32}", pairs, ones)
 
-
-def _maddubs_512(sums: Expr, codes: Expr, acts: Expr) -> Expr:
-    pairs = _intrinsic(
-        "llvm.x86.avx512.pmaddubs.w.512", "int16x32", _bytes(codes, ""), _bytes(acts, "")
-    )
-    ones = tirx.Broadcast(tirx.IntImm("int16", 1), 2 * LANES)
-    return sums + _intrinsic("llvm.x86.avx512.pmaddw.d.512", "int32x16", pairs, ones)
-
-
-def _maddubs_256(sums: Expr, codes: Expr, acts: Expr) -> Expr:
-    def half(sums: Expr, codes: Expr, acts: Expr) -> Expr:
-        pairs = _intrinsic(
-            "llvm.x86.avx2.pmadd.ub.sw",
-            "int16x16",
-            tirx.reinterpret("int8x32", codes),
-            tirx.reinterpret("int8x32", acts),
-        )
-        ones = tirx.Broadcast(tirx.IntImm("int16", 1), LANES)
-        return sums + _intrinsic("llvm.x86.avx2.pmadd.wd", "int32x8", pairs, ones)
-
-    return _halves(half, sums, codes, acts)
+    return apply
 
 
 def _sdot(sums: Expr, codes: Expr, acts: Expr) -> Expr:
-    def quarter(sums: Expr, codes: Expr, acts: Expr) -> Expr:
-        return _intrinsic(
-            "llvm.aarch64.neon.sdot.v4i32.v16i8",
-            "int32x4",
-            sums,
-            tirx.reinterpret("int8x16", codes),
-            tirx.reinterpret("int8x16", acts),
-        )
+    name = "llvm.aarch64.neon.sdot.v4i32.v16i8"
+    return _intrinsic(name, "int32x4", sums, _bytes(codes), _bytes(acts))
 
-    return _halves(lambda s, c, a: _halves(quarter, s, c, a), sums, codes, acts)
 
+def _in_halves(part: Dot) -> Dot:
+    """`part` on the lower and on the upper lanes, joined again."""
+
+    def apply(sums: Expr, codes: Expr, acts: Expr) -> Expr:
+        operands = (sums, codes, acts)
+        low = part(*(tirx.vectorlow(_half_type(x), x) for x in operands))
+        high = part(*(tirx.vectorhigh(_half_type(x), x) for x in operands))
+        return tirx.vectorcombine(sums.ty.dtype, low, high)
+
+    return apply
+
+
+MADDUBS_512: Final = ("llvm.x86.avx512.pmaddubs.w.512", "llvm.x86.avx512.pmaddw.d.512")
+MADDUBS_256: Final = ("llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd")
 
 DOTS: Final = (
-    DotProduct("avx512_vnni", _vpdpbusd_512),
-    DotProduct("avx512bw", _maddubs_512),
-    DotProduct("avx_vnni", _vpdpbusd_256),
-    DotProduct("avx2", _maddubs_256),
-    DotProduct("asimddp", _sdot),
+    DotProduct("avx512_vnni", _vpdpbusd(512)),
+    DotProduct("avx512bw", _maddubs(512, *MADDUBS_512)),
+    DotProduct("avx_vnni", _in_halves(_vpdpbusd(256))),
+    DotProduct("avx2", _in_halves(_maddubs(256, *MADDUBS_256))),
+    DotProduct("asimddp", _in_halves(_in_halves(_sdot))),
 )
 
 
@@ -98,21 +86,10 @@ def _intrinsic(name: str, dtype: str, *args: Expr) -> Expr:
     return tirx.call_llvm_pure_intrin(dtype, name, *args)
 
 
-def _bytes(words: Expr, sign: str) -> Expr:
-    return tirx.reinterpret(f"{sign}int8x{4 * LANES}", words)
-
-
-def _halves(part: Dot, sums: Expr, codes: Expr, acts: Expr) -> Expr:
-    """Apply `part` to the lower and the upper lanes and join them again."""
-
-    def lower(value: Expr) -> Expr:
-        return tirx.vectorlow(_half_type(value), value)
-
-    def upper(value: Expr) -> Expr:
-        return tirx.vectorhigh(_half_type(value), value)
-
-    done = [part(side(sums), side(codes), side(acts)) for side in (lower, upper)]
-    return tirx.vectorcombine(sums.ty.dtype, *done)
+def _bytes(words: Expr, sign: str = "") -> Expr:
+    """The int32 lanes of a vector as four times as many bytes."""
+    lanes = int(str(words.ty.dtype).rpartition("x")[2])
+    return tirx.reinterpret(f"{sign}int8x{4 * lanes}", words)
 
 
 def _half_type(value: Expr) -> str:
