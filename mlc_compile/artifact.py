@@ -23,6 +23,7 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 
 from mlc_compile.errors import ConfigError, DamageError
+from mlc_compile.target import Backend, KVKind
 
 FORMAT: Final = 1  # raised whenever an older reader would misread the directory
 MANIFEST: Final = "manifest.json"
@@ -88,7 +89,7 @@ class WeightPlan(Struct, frozen=True):
 
 
 class FlatKV(Struct, frozen=True):
-    """The CPU's KV cache: plain tensors, in pages of `page` tokens.
+    """A KV cache in pages of `page` tokens; the shapes are those of the flat kind, plain tensors.
 
     k pages are f[layers, pages, kv_heads, head_dim, page] (transposed, so that scores
     vectorize over tokens), v pages f[layers, pages, kv_heads, page, head_dim]; the block
@@ -174,6 +175,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     model: str
     quant: str
     target: str
+    backend: Backend = "cpu"
     triple: str
     linker: str
     versions: Versions
@@ -181,6 +183,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     limits: Limits
     activations: Activations = "float32"
     kv: FlatKV
+    kv_kind: KVKind = "flat"
     vocab_size: int
     plan: WeightPlan
     plan_digest: str

@@ -135,6 +135,22 @@ class Rows16:
 
 
 @dataclass(frozen=True, slots=True)
+class Plain:
+    """As stored: a row after another, which is what the threads of a GPU read side by side."""
+
+    name: str = "plain"
+
+    def shapes(self, neutral: Shapes) -> Shapes:
+        return dict(neutral)
+
+    def pack(self, parts: Parts) -> Parts:
+        return {suffix: np.ascontiguousarray(a) for suffix, a in parts.items()}
+
+    def unpack(self, packed: Parts, neutral: Shapes) -> Parts:
+        return {suffix: packed[suffix] for suffix in neutral}
+
+
+@dataclass(frozen=True, slots=True)
 class Wide:
     """float32 as stored or widened, for vectors that kernels read as float32 (norm gammas)."""
 
@@ -150,7 +166,7 @@ class Wide:
         return {suffix: a.astype(neutral[suffix][1]) for suffix, a in packed.items()}
 
 
-LAYOUTS: Final[dict[str, Layout]] = {x.name: x for x in (Rows16(), Wide())}
+LAYOUTS: Final[dict[str, Layout]] = {x.name: x for x in (Rows16(), Plain(), Wide())}
 
 
 def pair_words(scale_dtype: str) -> int:

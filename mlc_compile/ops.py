@@ -12,6 +12,8 @@ Operator and arguments, attributes below, result to the right:
     swiglu(gate_up[.., 2 i])                silu(gate) * up: [.., i]
     attention(qkv[1, m, (h_q + 2 h_kv) d], gamma_q[d], gamma_k[d], kv)
         fields of `Attention`               (o[1, m, h_q d], kv)
+    qk_norm(qkv[1, m, (h_q + 2 h_kv) d], gamma_q[d], gamma_k[d])
+        fields of `Attention`, dtype        dtype[m, h_q + 2 h_kv, d]
     rope_angles(length, inv_freq[d/2], x[1, m, ..])
         scale                               cosines and sines: [m, d]
     flat_append(qkv, gamma_q, gamma_k, angles, k_pages, v_pages, table, length)
@@ -30,11 +32,13 @@ Operator and arguments, attributes below, result to the right:
 
 A `source` (see SOURCES) is what is computed on the way into quantization. The operators
 with `flat` or `rope` are what `mlc.attention` becomes over the flat KV cache
-(artifact.FlatKV); x gives `mlc.rope_angles` its m.
+(artifact.FlatKV), and `qk_norm` what is left of it to do before TVM's paged one; x gives
+`mlc.rope_angles` its m.
 
 A weight is an operator, not a function parameter, until `BindWeights` ends the graph
 phases: a pass can then join, quantize or repack weights by rewriting attributes, and the
-weight plan falls out at the end. All results are float32, the type of our arithmetic.
+weight plan falls out at the end. Results are float32, the type of our arithmetic, unless the
+line says otherwise.
 """
 
 from collections.abc import Callable, Sequence
@@ -155,6 +159,13 @@ def attention(
 ) -> relax.Call:
     """`mlc.attention`: RMSNorm of q and k per head, RoPE, append to kv, causal attention."""
     return _call("mlc.attention", [qkv, gamma_q, gamma_k, kv], **a.attrs())
+
+
+def qk_norm(
+    qkv: relax.Expr, gamma_q: relax.Expr, gamma_k: relax.Expr, a: Attention, dtype: str
+) -> relax.Call:
+    """`mlc.qk_norm`: RMSNorm of q and k per head, all heads in `dtype`."""
+    return _call("mlc.qk_norm", [qkv, gamma_q, gamma_k], **a.attrs(), dtype=dtype)
 
 
 def rope_angles(
@@ -285,6 +296,13 @@ def _infer_attention(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Ty
     return relax.TupleType([relax.TensorType([*outer, a.h_q * a.d], COMPUTE_DTYPE), kv.ty])
 
 
+def _infer_qk_norm(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
+    a = Attention.of(call)
+    b, m, width = shape_of(call.args[0])
+    _assert_inner(call, width, (a.h_q + 2 * a.h_kv) * a.d)
+    return relax.TensorType([b * m, a.h_q + 2 * a.h_kv, a.d], str(call.attrs["dtype"]))
+
+
 def _infer_rope_angles(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
     _, inv_freq, x = call.args
     return relax.TensorType([shape_of(x)[1], int(shape_of(inv_freq)[0]) * 2], COMPUTE_DTYPE)
@@ -340,6 +358,7 @@ OPERATORS: Final[dict[str, Infer]] = {
     "mlc.quantized_take": _infer_quantized_take,
     "mlc.swiglu": _infer_swiglu,
     "mlc.attention": _infer_attention,
+    "mlc.qk_norm": _infer_qk_norm,
     "mlc.rope_angles": _infer_rope_angles,
     "mlc.flat_append": _infer_flat_append,
     "mlc.flat_attend": _infer_flat_attend,

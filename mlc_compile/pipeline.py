@@ -105,6 +105,7 @@ def phases(plan: Plan) -> tuple[Phase, ...]:
                 relax.transform.FuseTIR(),
                 ScheduleLeftovers(),
                 relax.transform.DeadCodeElimination(),
+                *_narrowing(plan),
             ),
         ),
         Phase(
@@ -143,6 +144,13 @@ def _activations(plan: Plan) -> tuple[Pass, ...]:
         FuseResidual(),
         FuseQuantizeGemv(),  # after both: it takes the matmul with all that was fused into it
     )
+
+
+def _narrowing(plan: Plan) -> tuple[Pass, ...]:
+    """32-bit indices where 64-bit ones are slow or missing: on every GPU."""
+    if plan.target.device is None:
+        return ()
+    return (tirx.transform.ForceNarrowIndexToInt32(),)
 
 
 def _why_float(target: Target) -> str:

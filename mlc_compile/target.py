@@ -52,22 +52,52 @@ SYSTEMS: Final = (
 )
 
 
+class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a GPU lets one kernel do: the limits that schedules are sized by.
+
+    A row states what every device it stands for has; where the API asks a device, that is
+    the least that its specification promises or that the row's `about` names.
+    """
+
+    archs: tuple[str, ...] = ()  # CUDA's compute capabilities: the library has code for each
+    threads: int  # the most in a block
+    shared_bytes: int  # the most shared memory of a block
+    subgroup: int = 1  # threads that step together and may shuffle; 1: none may be assumed
+    f16: bool  # float16 in memory and in arithmetic
+    int8: bool  # 8-bit storage
+    tensor_cores: bool = False  # products of 16x16x16 float16 tiles
+    graphs: bool = False  # launches can be captured and replayed
+    buffers: int | None = None  # the most that a kernel may take; None: enough
+    binding_bytes: int | None = None  # the most of one buffer that a kernel sees; None: enough
+    grid: int = 65535  # the most blocks along x
+
+
+Backend = Literal["cpu", "cuda", "metal", "vulkan", "webgpu"]
+KVKind = Literal["flat", "tvm_paged"]  # plain tensors; an object of TVM's runtime
+System = Literal["linux", "macos", "ios", "windows", "android", "web"]
+
+
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One row. Sizes are in bits where the name says so."""
+    """One row: the host that loads the library and, for a GPU, the device that computes.
+
+    Sizes are in bits where the name says so. `mcpu`, `mattr` and `requires` are the host's.
+    """
 
     name: str
     about: str
-    backend: Literal["cpu"]
+    backend: Backend
     triple: str  # LLVM's: arch-vendor-os-abi
-    system: Literal["linux", "macos"]
+    system: System
     zig: str  # zig's name of the triple, with the oldest libc or macOS that will do
     mcpu: str
     mattr: tuple[str, ...] = ()  # beyond what mcpu implies, LLVM's spelling
     requires: tuple[str, ...] = ()  # CPU features without which the library must not run
-    vector_bits: int
-    vector_registers: int
+    device: Device | None = None  # None: the host's CPU computes
+    vector_bits: int = 128
+    vector_registers: int = 16
+    quant: str = "q4f16_1"  # the scheme where none is asked for
     layout: str = "rows16"  # how weights are packed: a key of layout.LAYOUTS
-    kv: Literal["flat", "tvm_paged"] = "flat"
+    kv: KVKind = "flat"
     library: str = "lib.so"  # file name of the shared library
     variants: tuple["Target", ...] = ()  # rows that share one artifact: a library for each
 
@@ -89,6 +119,8 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     @property
     def int8_dot(self) -> str | None:
         """The best of INT8_DOT_FEATURES that every CPU of the row has; None: float32 only."""
+        if self.device is not None:
+            return None
         return next((f for f in INT8_DOT_FEATURES if f in self.requires), None)
 
 

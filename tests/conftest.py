@@ -173,7 +173,7 @@ def nano_plan(nano_checkpoint: Path) -> Callable[..., tuple[object, object]]:
         plan = Plan(
             target=row,
             scheme=scheme,
-            kv=choose_kv(config, scheme, asked),
+            kv=choose_kv(config, row, scheme, asked),
             limits=Limits(context=256, prefill_chunk=chunk),
             weight_names=names,
             rope=config.rope,

@@ -65,6 +65,10 @@ CALLS = {
         ops.attention(QKV, *GAMMAS, KV, ATTENTION),
         relax.TupleType([tensor(1, N, 32), relax.ObjectType()]),
     ),
+    "qk_norm": (
+        ops.qk_norm(QKV, *GAMMAS, ATTENTION, "float16"),
+        tensor(N, 8, 8, dtype="float16"),
+    ),
     "rope_angles": (ops.rope_angles(CACHE[3], var("inv_freq", 4), QKV, 1.25), tensor(N, 8)),
     "flat_append": (
         ops.flat_append([QKV, *GAMMAS, var("angles", N, 8), *CACHE], ATTENTION),

@@ -50,7 +50,7 @@ class Compiled:
         subject = read_subject(checkpoint)
         mod, names = export(subject.config, tied=subject.config.tie_word_embeddings)
         target = msgspec.structs.replace(host_target(), kv=kv)
-        self.kv: FlatKV = choose_kv(subject.config, scheme, Options())
+        self.kv: FlatKV = choose_kv(subject.config, target, scheme, Options())
         plan = Plan(target, scheme, self.kv, LIMITS, names, subject.config.rope)
         with tvm_target(target):
             for phase in phases(plan):

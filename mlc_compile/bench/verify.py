@@ -26,6 +26,7 @@ from mlc_compile.artifact import (
 )
 from mlc_compile.bench.child import serve
 from mlc_compile.errors import DamageError, TargetError, listing
+from mlc_compile.runtime.device import missing_device
 from mlc_compile.runtime.engine import start_engine
 from mlc_compile.runtime.load import (
     Loadable,
@@ -33,6 +34,7 @@ from mlc_compile.runtime.load import (
     check_weights,
     loadable_libraries,
 )
+from mlc_compile.runtime.vm import start_tvm
 from mlc_compile.target import missing_features
 
 Floats = npt.NDArray[np.float32]
@@ -107,6 +109,10 @@ def replay_proof(directory: Path) -> Check:
         return Check(status="not run", reason="a library without weights")
     check_versions(manifest)
     check_weights(directory, manifest)
+    start_tvm()
+    absent = missing_device(manifest.backend)
+    if absent is not None:
+        return Check(status="not run", reason=f"no device: {absent}")
     prompt, expected = read_proof(directory / PROOF)
     room = (
         manifest.limits.context

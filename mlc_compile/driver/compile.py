@@ -32,12 +32,13 @@ from mlc_compile.driver.clock import Clock
 from mlc_compile.driver.limits import limits_for
 from mlc_compile.driver.subject import Subject, read_subject
 from mlc_compile.driver.texts import write_texts
+from mlc_compile.emit.backend import emitter_of, require_emitter
 from mlc_compile.emit.link import Linker, find_linker
 from mlc_compile.errors import ConfigError, TargetError
 from mlc_compile.model.config import Qwen3Config
 from mlc_compile.progress import SILENT, Progress
 from mlc_compile.quant import find_scheme, has_codes
-from mlc_compile.target import INT8_DOT_FEATURES, Target
+from mlc_compile.target import INT8_DOT_FEATURES, KVKind, Target
 from mlc_compile.tvm_version import PINS, require_tvm
 
 if TYPE_CHECKING:
@@ -46,9 +47,9 @@ if TYPE_CHECKING:
     from mlc_compile.passes.events import Event
     from mlc_compile.pipeline import Plan
 
-# Tokens of a KV page: a row of the transposed keys is one cache line of float16, and little
-# is read past the last token.
-PAGE: Final = 32
+# Tokens of a KV page. Flat: a row of the transposed keys is one cache line of float16, and
+# little is read past the last token. TVM's: what MLC's and web-llm's runtimes pass.
+PAGES: Final[dict[KVKind, int]] = {"flat": 32, "tvm_paged": 16}
 KVDtype = Literal["float16", "float32"]
 ACTIVATIONS: Final[dict[str, Activations]] = {"int8": "int8", "float32": "float32"}
 KV_DTYPES: Final[dict[str, KVDtype]] = {"float16": "float16", "float32": "float32"}
@@ -122,12 +123,14 @@ def compile_model(
 def prepare(subject: Subject, target: Target, quant: str, options: Options) -> Job:
     """Decide everything; what can be refused before the long work is refused here."""
     require_tvm()
+    require_emitter(target)
+    require_float16(target, quant)
     return Job(
         subject=subject,
         target=target,
         quant=quant,
         limits=limits_for(subject.config, options.context, options.prefill_chunk),
-        kv=choose_kv(subject.config, quant, options),
+        kv=choose_kv(subject.config, target, quant, options),
         activations=choose_activations(target, quant, options),
         linker=find_linker(target),
     )
@@ -151,13 +154,23 @@ def write_log(directory: Path, manifest: Manifest, times: Mapping[str, object]) 
     (directory / BUILD_LOG).write_bytes(pretty_json(log))
 
 
-def choose_kv(config: Qwen3Config, quant: str, options: Options) -> FlatKV:
+def require_float16(target: Target, quant: str) -> None:
+    """TargetError if `quant` stores float16 and the target's device has none."""
+    device = target.device
+    if device is not None and not device.f16 and find_scheme(quant).norm_dtype == "float16":
+        raise TargetError(
+            f"target {target.name} has no float16, in which scheme {quant} stores its scales",
+            hint=f"use --quant {target.quant}",
+        )
+
+
+def choose_kv(config: Qwen3Config, target: Target, quant: str, options: Options) -> FlatKV:
     """The cache's shape; its type follows the scheme's precision unless it is asked for."""
     return FlatKV(
         layers=config.num_hidden_layers,
         kv_heads=config.num_key_value_heads,
         head_dim=config.head_dim,
-        page=PAGE,
+        page=PAGES[target.kv],
         dtype=options.kv_dtype or find_scheme(quant).norm_dtype,
     )
 
@@ -216,11 +229,10 @@ def _import(job: Job, row: Target, clock: Clock) -> tuple["IRModule", "Plan"]:
 
 def _optimize(mod: "IRModule", plan: "Plan", clock: Clock) -> tuple["IRModule", dict[str, int]]:
     with clock.stage("optimizing"):
-        from mlc_compile.emit.cpu import tvm_target
         from mlc_compile.pipeline import phases, planned_bytes
 
         functions: dict[str, int] = {}
-        with tvm_target(plan.target):
+        with emitter_of(plan.target).tvm_target(plan.target):
             for phase in phases(plan):
                 for step in phase.passes:
                     mod = step(mod)
@@ -231,9 +243,7 @@ def _optimize(mod: "IRModule", plan: "Plan", clock: Clock) -> tuple["IRModule", 
 
 def _generate(mod: "IRModule", row: Target, linker: Linker, out: Path, clock: Clock) -> None:
     with clock.stage("generating code"):
-        from mlc_compile.emit.cpu import emit
-
-        emit(mod, row, linker, out)
+        emitter_of(row).emit(mod, row, linker, out)
 
 
 def _manifest(job: Job, made: Sequence[Generated]) -> Manifest:
@@ -245,6 +255,7 @@ def _manifest(job: Job, made: Sequence[Generated]) -> Manifest:
         model=job.subject.name,
         quant=job.quant,
         target=job.target.name,
+        backend=job.target.backend,
         triple=job.target.triple,
         linker=job.linker.name,
         versions=Versions(
@@ -257,6 +268,7 @@ def _manifest(job: Job, made: Sequence[Generated]) -> Manifest:
         limits=job.limits,
         activations=job.activations,
         kv=job.kv,
+        kv_kind=job.target.kv,
         vocab_size=job.subject.config.vocab_size,
         plan=plan,
         plan_digest=digest,

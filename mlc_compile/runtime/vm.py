@@ -1,8 +1,8 @@
-"""The door to TVM: a compiled library over mapped weights and one KV cache.
+"""The door to TVM: a compiled library over its weights and one KV cache.
 
-Only this module imports tvm, inside functions: TVM reads TVM_USE_RUNTIME_LIB (leave the
-compiler out, which is most of its memory and of its start) when it is imported, and
-TVM_NUM_THREADS when its threads start.
+This module, `device` and `state` alone import tvm, inside functions: TVM reads
+TVM_USE_RUNTIME_LIB (leave the compiler out, which is most of its memory and of its start)
+when it is imported, and TVM_NUM_THREADS when its threads start.
 """
 
 import importlib
@@ -18,12 +18,14 @@ import numpy.typing as npt
 
 from mlc_compile.artifact import PACKED_WEIGHTS, Manifest
 from mlc_compile.errors import ConfigError, DamageError
-from mlc_compile.runtime.cache import aligned_zeros, allocate
+from mlc_compile.runtime.cache import aligned_zeros
+from mlc_compile.runtime.device import open_device
 from mlc_compile.runtime.host import available_cores, require_threads, too_many_threads
 from mlc_compile.runtime.load import Loadable, plan_parts
+from mlc_compile.runtime.state import STATES
 
 if TYPE_CHECKING:
-    from tvm.runtime import Tensor
+    from tvm.runtime import Device, Tensor
     from tvm.runtime.vm import VirtualMachine
 
 Floats = npt.NDArray[np.float32]
@@ -69,14 +71,15 @@ class CompiledModel:
     """
 
     def __init__(self, loadable: Loadable) -> None:
-        self._vm = _load_machine(loadable.directory / loadable.library.path)
+        manifest = loadable.manifest
+        self._device = open_device(manifest.backend)
+        self._on_host = manifest.backend == "cpu"
+        self._vm = _load_machine(loadable.directory / loadable.library.path, self._device)
         self._functions = {name: self._vm[name] for name in FUNCTIONS}
-        self._params = map_weights(loadable.directory, loadable.manifest)
-        limits = loadable.manifest.limits
-        cache = allocate(loadable.manifest.kv, limits.context)
-        self._kv = [_tensor(array) for array in cache.arrays()]
-        self._length = cache.length
-        self._ids: Ints = aligned_zeros((limits.prefill_chunk,), "int32")
+        mapped = map_weights(loadable.directory, manifest)
+        self._params = mapped if self._on_host else [t.copyto(self._device) for t in mapped]
+        self._state = STATES[manifest.kv_kind](self._vm, manifest, self._device)
+        self._ids: Ints = aligned_zeros((manifest.limits.prefill_chunk,), "int32")
 
     def prefill(self, ids: Ints, position: int) -> Floats:
         """Append `ids` i32[n]; logits f32[vocab] that follow the last of them."""
@@ -107,17 +110,24 @@ class CompiledModel:
 
     @property
     def pages(self) -> "list[Tensor]":
-        """The key and the value pages of the cache."""
-        return self._kv[:2]
+        """The key and the value pages of the cache; none if it is TVM's own object."""
+        return self._state.pages
 
     def _call(self, name: str, ids: Ints, position: int) -> Floats:
         self._ids[: ids.size] = ids
-        self._length[0] = position
-        embeds = self._functions["embed"](_tensor(self._ids[: ids.size]), self._params)
+        self._state.begin(position, ids.size)
+        embeds = self._functions["embed"](self._placed(self._ids[: ids.size]), self._params)
         batch = embeds._create_view((1, *embeds.shape))
-        logits, _ = self._functions[name](batch, self._kv, self._params)
+        logits, _ = self._functions[name](batch, self._state.argument, self._params)
+        self._state.end()
+        if not self._on_host:
+            logits = logits.copyto(_host())
         rows: Floats = np.from_dlpack(logits)[0]  # [1, n or 1, vocab]; the tensor lives on in it
         return rows
+
+    def _placed(self, array: npt.NDArray[Any]) -> "Tensor":
+        tensor = _tensor(array)
+        return tensor if self._on_host else tensor.copyto(self._device)
 
 
 def map_weights(directory: Path, manifest: Manifest) -> "list[Tensor]":
@@ -152,17 +162,23 @@ def _lean_import() -> Iterator[None]:
             os.environ["TVM_USE_RUNTIME_LIB"] = before
 
 
-def _load_machine(path: Path) -> "VirtualMachine":
+def _load_machine(path: Path, device: "Device") -> "VirtualMachine":
     import tvm
     from tvm.runtime.vm import VirtualMachine
 
     try:
-        vm = VirtualMachine(tvm.runtime.load_module(str(path.resolve())), tvm.cpu())
+        vm = VirtualMachine(tvm.runtime.load_module(str(path.resolve())), device)
         for name in FUNCTIONS:
             vm[name]  # a library without it is not one of ours
         return vm
     except (RuntimeError, OSError, AttributeError) as e:
         raise DamageError(f"{path} cannot be loaded: {e}", hint="rebuild the artifact") from e
+
+
+def _host() -> "Device":
+    import tvm
+
+    return tvm.cpu()
 
 
 def _tensor(array: npt.NDArray[Any]) -> "Tensor":

@@ -20,11 +20,13 @@ from mlc_compile.passes import events
 from mlc_compile.passes.rewrite import relax_functions
 from mlc_compile.schedule import cpu
 from mlc_compile.schedule.rule import Kernel, Rule
-from mlc_compile.target import Target
+from mlc_compile.target import Backend, Target
 
 NAME: Final = "LowerOperators"
 OURS: Final = "mlc."  # how our operators' names begin
-RULES: Final[dict[str, dict[str, Rule]]] = {"cpu": cpu.RULES}  # by backend
+RULES: Final[dict[Backend, dict[str, Rule]]] = {
+    "cpu": cpu.RULES,
+}
 
 
 @module_pass(opt_level=0, name=NAME)

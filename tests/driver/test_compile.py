@@ -214,6 +214,6 @@ def test_limits_default_to_what_the_model_can_do(config, options, context, chunk
     ],
 )
 def test_the_cache_is_as_precise_as_the_scheme_unless_asked(config, quant, asked, dtype):
-    kv = choose_kv(config, quant, Options(kv_dtype=asked))
+    kv = choose_kv(config, find_target("cpu"), quant, Options(kv_dtype=asked))
     assert kv.dtype == dtype
     assert (kv.layers, kv.kv_heads, kv.head_dim) == (2, 2, 32)
