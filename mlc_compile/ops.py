@@ -5,8 +5,11 @@ Operator and arguments, attributes below, result to the right:
     weight()                                the tensor `part` of the joined sources
         sources, part, layout, shape, dtype
     linear(x[.., k], w[n, k])               x w^T: [.., n]
-    quantized_matmul(x[.., k], part, ..)    x dequantize(parts)^T: [.., n]
-        n, scheme
+    quantized_matmul(x[.., k], part, .., residual[.., n] if any)
+        n, scheme, residual                 x dequantize(parts)^T (+ residual): [.., n]
+    quantized_gemv(inputs of `source` .., part, .., residual if any)
+        source, k, eps, n, scheme, residual, swiglu
+                                            [1, 1, n], or swiglu of it: [1, 1, n / 2]
     quantized_take(ids[m], part, ..)        rows of dequantize(parts): [m, k]
         n, scheme, k
     swiglu(gate_up[.., 2 i])                silu(gate) * up: [.., i]
@@ -140,8 +143,8 @@ class Matrix:
 
 
 def quantized_matmul(x: relax.Expr, parts: Sequence[relax.Expr], w: Matrix) -> relax.Call:
-    """`mlc.quantized_matmul`: x[.., k] and the parts of w[n, k] -> [.., n]."""
-    return _call("mlc.quantized_matmul", [x, *parts], **asdict(w))
+    """`mlc.quantized_matmul`: x[.., k] and the parts of w[n, k] -> [.., n]; no residual yet."""
+    return _call("mlc.quantized_matmul", [x, *parts], **asdict(w), residual=False)
 
 
 def quantized_take(ids: relax.Expr, parts: Sequence[relax.Expr], w: Matrix, k: int) -> relax.Call:
@@ -223,9 +226,9 @@ def int8_matmul(acts: Sequence[relax.Expr], parts: Sequence[relax.Expr], w: Matr
 def with_residual(
     matmul: relax.Call, args: Sequence[relax.Expr], residual: relax.Expr
 ) -> relax.Call:
-    """The `mlc.int8_matmul` call `matmul`, which has none yet, on `args` and a residual."""
+    """The matmul call `matmul`, which has none yet, on `args` and a residual."""
     w = Matrix.of(matmul)
-    return _call("mlc.int8_matmul", [*args, residual], **asdict(w), residual=True)
+    return _call(str(matmul.op.name), [*args, residual], **asdict(w), residual=True)
 
 
 def int8_gemv(
@@ -238,6 +241,24 @@ def int8_gemv(
     attrs = {**source.attrs(), **asdict(Matrix.of(matmul))}
     residual = bool(matmul.attrs["residual"])
     return _call("mlc.int8_gemv", [*inputs, *rest], **attrs, residual=residual)
+
+
+def quantized_gemv(
+    inputs: Sequence[relax.Expr],
+    rest: Sequence[relax.Expr],
+    source: Source,
+    matmul: relax.Call,
+    *,
+    swiglu: bool,
+) -> relax.Call:
+    """`mlc.quantized_gemv`: the `mlc.quantized_matmul` call `matmul` of one row with what
+    `source` makes of `inputs`, and the SwiGLU of its result if so.
+
+    `rest` is the matmul's arguments after the activations.
+    """
+    attrs = {**source.attrs(), **asdict(Matrix.of(matmul))}
+    residual = bool(matmul.attrs["residual"])
+    return _call("mlc.quantized_gemv", [*inputs, *rest], **attrs, residual=residual, swiglu=swiglu)
 
 
 def is_call(expr: relax.Expr, op_name: str) -> bool:
@@ -344,6 +365,11 @@ def _infer_rows(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
     return relax.TensorType([*outer, int(call.attrs["n"])], COMPUTE_DTYPE)
 
 
+def _infer_quantized_gemv(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
+    outer, n = shape_of(call.args[0])[:-1], int(call.attrs["n"])
+    return relax.TensorType([*outer, n // 2 if call.attrs["swiglu"] else n], COMPUTE_DTYPE)
+
+
 def _assert_inner(call: relax.Call, got: relax.Expr, expected: relax.Expr) -> None:
     sizes = (int(got), int(expected))
     assert sizes[0] == sizes[1], f"{call.op.name}: inner sizes {sizes[0]} and {sizes[1]} differ"
@@ -355,6 +381,7 @@ OPERATORS: Final[dict[str, Infer]] = {
     "mlc.weight": _infer_weight,
     "mlc.linear": _infer_linear,
     "mlc.quantized_matmul": _infer_rows,
+    "mlc.quantized_gemv": _infer_quantized_gemv,
     "mlc.quantized_take": _infer_quantized_take,
     "mlc.swiglu": _infer_swiglu,
     "mlc.attention": _infer_attention,

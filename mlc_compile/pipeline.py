@@ -24,6 +24,7 @@ from mlc_compile.passes.attach_metadata import AttachMetadata
 from mlc_compile.passes.bind_weights import BindWeights
 from mlc_compile.passes.bound_tokens import BoundTokens
 from mlc_compile.passes.cancel_split_concat import CancelSplitConcat
+from mlc_compile.passes.fuse_gemv import FuseGemv
 from mlc_compile.passes.fuse_quantize_gemv import FuseQuantizeGemv
 from mlc_compile.passes.fuse_quantize_source import FuseQuantizeSource
 from mlc_compile.passes.fuse_residual import FuseResidual
@@ -134,10 +135,12 @@ def phases(plan: Plan) -> tuple[Phase, ...]:
 
 def _activations(plan: Plan) -> tuple[Pass, ...]:
     """How matmuls read their activations; unquantized weights leave no choice."""
+    # FuseGemv after residuals: it takes the matmul with what was fused into it.
+    fused = () if plan.target.device is None else (FuseResidual(), FuseGemv())
     if not has_codes(find_scheme(plan.scheme)):
-        return ()
+        return fused
     if plan.activations == "float32":
-        return (QuantizeActivations(refusal=_why_float(plan.target)),)
+        return (QuantizeActivations(refusal=_why_float(plan.target)), *fused)
     return (
         QuantizeActivations(),
         FuseQuantizeSource(),  # norms and SwiGLU into the quantization that reads them

@@ -56,6 +56,12 @@ CALLS = {
     ),
     "linear": (ops.linear(X, var("w", 24, 64)), tensor(1, N, 24)),
     "quantized_matmul": (ops.quantized_matmul(X, PARTS, MATRIX), tensor(1, N, 24)),
+    "quantized_gemv": (
+        ops.quantized_gemv(
+            [ONE, GAMMAS[0]], PARTS, RMS_NORM, ops.quantized_matmul(ONE, PARTS, MATRIX), swiglu=True
+        ),
+        tensor(1, 1, 12),
+    ),
     "quantized_take": (
         ops.quantized_take(var("ids", N, dtype="int32"), PARTS, MATRIX, 64),
         tensor(N, 64),

@@ -21,6 +21,7 @@ from mlc_compile.bench.speed import (
     ask_worker,
     prepare,
 )
+from mlc_compile.errors import ConfigError
 from mlc_compile.progress import Progress
 
 WORKER: Final = "mlc_compile.bench.kernel_worker"
@@ -109,8 +110,18 @@ class KernelBenchmark(msgspec.Struct, frozen=True, kw_only=True):
 def measure_kernels(
     directories: tuple[Path, ...], plan: Plan, progress: Progress
 ) -> KernelBenchmark:
-    """Profile each artifact with each number of threads; errors as for `speed.measure`."""
+    """Profile each artifact with each number of threads.
+
+    Errors as for `speed.measure`, and ConfigError for a GPU's: its kernels have only been
+    queued when the call returns.
+    """
     campaign = prepare(directories, plan, progress)
+    for manifest, job in campaign.jobs:
+        if manifest.backend != "cpu":
+            raise ConfigError(
+                f"{job.directory} is for {manifest.target}: kernels are timed on the CPU only",
+                hint="leave --kernels out, or use the profiler of the GPU's maker",
+            )
     bandwidth = campaign.device.bandwidth_bytes_s
     profiles: list[Profile] = []
     for manifest, job in campaign.jobs:

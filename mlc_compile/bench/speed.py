@@ -190,7 +190,8 @@ def _with_roofline(
     results: tuple[Measurement, ...], manifest: Manifest, bandwidth: float
 ) -> Iterator[Measurement]:
     for result in results:
-        if result.phase == "prefill":  # bound by arithmetic, not by memory
+        # Prefill is bound by arithmetic, not by memory; and it was the CPU's memory we measured.
+        if result.phase == "prefill" or manifest.backend != "cpu":
             yield result
             continue
         middle = result.depth + result.tokens // 2  # the cache grows while it decodes

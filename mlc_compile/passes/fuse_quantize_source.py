@@ -34,7 +34,7 @@ class _Fuser(Fuser):
         if not ops.is_call(call, "mlc.quantize_act") or call.attrs["source"] != "plain":
             return super().visit_call_(call)
         producer = call_of(call.args[0], self.bindings)
-        made = _source(producer)
+        made = source_of(producer)
         if made is None:
             return super().visit_call_(call)
         name = str(producer.op.name)
@@ -45,7 +45,7 @@ class _Fuser(Fuser):
         return ops.quantize_act([self.visit_expr(a) for a in producer.args], made)
 
 
-def _source(producer: relax.Expr) -> ops.Source | None:
+def source_of(producer: relax.Expr) -> ops.Source | None:
     """How to compute `producer` while quantizing, if that is known."""
     for op_name, describe in SOURCES.items():
         if ops.is_call(producer, op_name):

@@ -1,6 +1,7 @@
 """Add the residual where a matmul's sums are still in registers.
 
-    add(x, int8_matmul(acts, parts))   ->   int8_matmul(acts, parts, residual=x)
+    add(x, int8_matmul(acts, parts))     ->   int8_matmul(acts, parts, residual=x)
+    add(x, quantized_matmul(y, parts))   ->   quantized_matmul(y, parts, residual=x)
 
 Only if the sum is the matmul's only reader and x has the matmul's shape (no broadcast).
 """
@@ -15,12 +16,12 @@ from tvm_ffi import structural_equal
 from mlc_compile import ops
 from mlc_compile.passes.rewrite import Fuser, call_of, fuse_functions
 
-MATMUL: Final = "mlc.int8_matmul"
+MATMULS: Final = ("mlc.int8_matmul", "mlc.quantized_matmul")
 
 
 @module_pass(opt_level=0, name="FuseResidual")
 class FuseResidual:
-    """Every addition of a tensor to a fresh `mlc.int8_matmul`."""
+    """Every addition of a tensor to a fresh product of quantized weights."""
 
     def transform_module(self, mod: IRModule, _ctx: PassContext) -> IRModule:
         return fuse_functions(mod, _Fuser)
@@ -36,16 +37,16 @@ class _Fuser(Fuser):
         reasons = []
         for base, sums in (call.args, reversed(call.args)):
             matmul = call_of(sums, self.bindings)
-            if not ops.is_call(matmul, MATMUL):
+            if not any(ops.is_call(matmul, name) for name in MATMULS):
                 continue
-            reason = self._refusal(matmul, sums, base)
+            name, reason = str(matmul.op.name), self._refusal(matmul, sums, base)
             if reason is None:
-                self.done(MATMUL)
+                self.done(name)
                 args = [self.visit_expr(a) for a in matmul.args]
                 return ops.with_residual(matmul, args, self.visit_expr(base))
-            reasons.append(reason)
-        for reason in reasons:
-            self.refused(MATMUL, reason)
+            reasons.append((name, reason))
+        for refusal in reasons:
+            self.refused(*refusal)
         return super().visit_call_(call)
 
     def _refusal(self, matmul: relax.Call, sums: relax.Var, base: relax.Expr) -> str | None:
