@@ -48,6 +48,7 @@ SYSTEMS: Final = (
     ("linux", "Linux"),
     ("macos", "Darwin"),
     ("darwin", "Darwin"),
+    ("ios", "iOS"),
     ("windows", "Windows"),
 )
 
@@ -115,6 +116,11 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def arch(self) -> str:
         """The instruction set: the first part of the triple."""
         return self.triple.split("-", maxsplit=1)[0]
+
+    @property
+    def arena(self) -> bool:
+        """Whether kernels take tensors that begin inside a buffer: where a pointer can."""
+        return self.device is None
 
     @property
     def int8_dot(self) -> str | None:

@@ -1,7 +1,9 @@
-"""Libraries for every CPU target: the right machine in the header, the same bytes again."""
+"""Libraries for this machine compute, code is generated for every CPU, the same bytes again.
+
+What libraries for other machines are like is in test_check_library.py.
+"""
 
 import os
-import struct
 import subprocess
 import sys
 
@@ -13,16 +15,12 @@ from tvm import IRModule, relax
 
 from mlc_compile.emit import link
 from mlc_compile.emit.cpu import build, emit, tvm_target
-from mlc_compile.emit.link import find_linker, is_native
+from mlc_compile.emit.link import find_linker
 from mlc_compile.errors import TargetError
 from mlc_compile.schedule.kernels import norm
 from mlc_compile.target import find_target, target_names
 
-# In the header: ELF's e_machine (System V ABI), Mach-O's cputype (mach/machine.h).
-ELF_MACHINES = {"x86_64": 62, "aarch64": 183}
-MACHO_ARM64 = 0x0100000C
-
-CROSS = [n for n in target_names() if n != "cpu"]
+CROSS = [n for n in target_names() if n != "cpu" and find_target(n).backend == "cpu"]
 
 
 def module():
@@ -50,21 +48,6 @@ def test_a_library_for_this_machine_loads_and_computes(tmp_path, monkeypatch, li
     run = loaded.get_function("rms_norm", query_imports=True)
     run(tvm.runtime.tensor(x), tvm.runtime.tensor(np.ones(64, np.float32)), y)
     np.testing.assert_allclose(y.numpy(), 1, rtol=1e-6)
-
-
-@pytest.mark.parametrize("name", CROSS)
-def test_a_cross_library_is_for_its_machine(tmp_path, name):
-    target = find_target(name)
-    if not is_native(target):
-        pytest.importorskip("ziglang", reason="needs zig: pip install 'mlc_compile[cross]'")
-    header = library(name, tmp_path / target.library)[:20]
-    if target.system == "macos":
-        magic, cpu = struct.unpack("<II", header[:8])
-        assert (magic, cpu) == (0xFEEDFACF, MACHO_ARM64)
-        return
-    assert header[:6] == b"\x7fELF\x02\x01"  # 64 bits, little-endian
-    kind, machine = struct.unpack("<HH", header[16:20])
-    assert (kind, machine) == (3, ELF_MACHINES[target.arch])  # a shared object
 
 
 @pytest.mark.parametrize("name", CROSS)
@@ -99,7 +82,8 @@ def test_a_cpu_that_llvm_does_not_know_is_refused():
     odd = msgspec.structs.replace(find_target("cpu-x86-64-v3"), mcpu="pentium9")
     with pytest.raises(TargetError, match="LLVM knows no CPU 'pentium9'") as error:
         tvm_target(odd)
-    assert "configs/targets/cpu-x86-64-v3.toml" in error.value.hint
+    assert error.value.exit_code == 4
+    assert "configs/targets/cpu-x86-64-v3.toml: did you mean 'pentium" in error.value.hint
 
 
 def test_the_same_model_gives_the_same_bytes_wherever_it_is_compiled(nano_checkpoint, tmp_path):

@@ -1,6 +1,7 @@
 """Which linker is taken, what it is asked for, and what is said when there is none."""
 
 import errno
+import importlib.util
 import platform
 import shutil
 import sys
@@ -12,17 +13,19 @@ from mlc_compile.emit.link import Linker, find_linker, is_native
 from mlc_compile.errors import TargetError
 from mlc_compile.target import find_target, target_names
 
-CROSS = [n for n in target_names() if n != "cpu"]
+ROWS = [find_target(n) for n in target_names() if n != "cpu"]
+LINKED = [row for row in ROWS if row.system != "web"]
 
 
 @pytest.fixture
 def tools(monkeypatch):
-    """`tools("gcc", zig=False)`: pretend that only these are installed."""
+    """`tools("gcc", zig="0.17.1", lief=True)`: pretend that only these are installed."""
 
-    def install(*compilers, zig):
+    def install(*compilers, zig, lief=True):
         monkeypatch.setattr(shutil, "which", lambda name: name if name in compilers else None)
-        find = {True: lambda _name: object(), False: lambda _name: None}[zig]
-        monkeypatch.setattr(link.importlib.util, "find_spec", find)
+        there = {"ziglang": zig, "lief": "1.0.0" if lief else None}
+        monkeypatch.setattr(importlib.util, "find_spec", there.get)
+        monkeypatch.setattr(link, "installed", there.get)
 
     return install
 
@@ -40,7 +43,7 @@ def system(monkeypatch):
 
 @pytest.mark.parametrize("compiler", ["cc", "gcc", "clang"])
 def test_the_system_compiler_links_for_this_machine(tools, compiler):
-    tools(compiler, zig=True)
+    tools(compiler, zig="0.17.1")
     linker = find_linker(find_target("cpu"))
     assert linker.name == compiler
     assert linker.command[0] == compiler
@@ -48,14 +51,14 @@ def test_the_system_compiler_links_for_this_machine(tools, compiler):
 
 
 def test_zig_links_for_this_machine_when_there_is_no_compiler(tools):
-    tools(zig=True)
+    tools(zig="0.17.1", lief=False)  # a library that runs here shows what it is by running
     target = find_target("cpu")
     linker = find_linker(target)
     assert linker.name == "zig"
     assert linker.command[:6] == (sys.executable, "-m", "ziglang", "cc", "-target", target.zig)
 
 
-@pytest.mark.parametrize("zig", [True, False])
+@pytest.mark.parametrize("zig", ["0.15.2", None])
 def test_another_machine_needs_zig(tools, system, zig):
     system("Linux", "x86_64")
     tools("cc", zig=zig)
@@ -69,8 +72,26 @@ def test_another_machine_needs_zig(tools, system, zig):
     assert "pip install 'mlc_compile[cross]'" in error.value.hint
 
 
+def test_an_old_zig_is_refused_with_the_version_that_will_do(tools, system):
+    system("Linux", "x86_64")
+    tools("cc", zig="0.13.0.post1")
+    said = r"zig 0\.13\.0 is too old to link for cpu-aarch64: 0\.15 or newer is needed"
+    with pytest.raises(TargetError, match=said) as error:
+        find_linker(find_target("cpu-aarch64"))
+    assert (error.value.exit_code, error.value.hint) == (4, "pip install 'ziglang>=0.15'")
+    assert find_linker(find_target("cpu")).name == "cc"  # does not need it
+
+
+def test_a_library_that_could_not_be_checked_is_not_begun(tools, system):
+    system("Linux", "x86_64")
+    tools("cc", zig="0.17.1", lief=False)
+    with pytest.raises(TargetError, match="metal could not be checked: lief is needed") as error:
+        find_linker(find_target("metal"))
+    assert error.value.exit_code == 4
+
+
 def test_without_any_tool_this_machine_is_refused_too(tools):
-    tools(zig=False)
+    tools(zig=None)
     with pytest.raises(TargetError, match="a C compiler or zig is needed"):
         find_linker(find_target("cpu"))
 
@@ -80,23 +101,65 @@ def test_without_any_tool_this_machine_is_refused_too(tools):
     [
         ("Linux", "x86_64", "x86_64-unknown-linux"),
         ("Linux", "aarch64", "aarch64-unknown-linux"),
-        ("Darwin", "arm64", "arm64-apple"),
+        ("Darwin", "arm64", "arm64-apple-macos"),
         ("Darwin", "x86_64", None),
-        ("Windows", "AMD64", None),
+        ("Windows", "AMD64", "x86_64-pc-windows"),
     ],
 )
 def test_native_means_this_format_and_instruction_set(system, name, machine, prefix):
     system(name, machine)
-    rows = [find_target(n) for n in CROSS]
-    native = {t.name for t in rows if is_native(t)}
-    assert native == {t.name for t in rows if prefix and t.triple.startswith(prefix)}
+    native = {t.name for t in ROWS if is_native(t)}
+    assert native == {t.name for t in ROWS if prefix and t.triple.startswith(prefix)}
     assert bool(native) is bool(prefix)
+
+
+@pytest.mark.parametrize("row", LINKED, ids=lambda row: row.name)
+def test_zig_has_a_way_to_every_target(tools, system, row):
+    system("Plan 9", "alpha")
+    tools(zig="0.17.1")
+    command = find_linker(row).command
+    made = "ar" if row.library.endswith(".a") else "cc"
+    assert command[:4] == (sys.executable, "-m", "ziglang", made)
+    assert ("-shared" in command) is (made == "cc")
+
+
+# A linker made of Python: what it is given, it writes into the output.
+ECHO = "import sys; _, *args = sys.argv; open(args[args.index('-o') + 1], 'w').write(repr(args))"
+
+
+def test_the_output_is_named_by_itself_and_the_objects_by_where_they_are(tmp_path):
+    command = (sys.executable, "-c", ECHO, "-soname,{name}")
+    linker = Linker("cc", command, libraries=("-lm",))
+    linker.link([str(tmp_path / "a.o")], tmp_path / "lib.so")
+    expected = ["-soname,lib.so", "-o", "lib.so", str(tmp_path / "a.o"), "-lm"]
+    assert (tmp_path / "lib.so").read_text() == repr(expected)
+
+
+def test_what_a_linker_leaves_beside_the_library_is_thrown_away(tmp_path):
+    litter = f"open('lib0.lib', 'w'); {ECHO}"
+    Linker("cc", (sys.executable, "-c", litter)).link(["a.o"], tmp_path / "lib.dll")
+    assert [p.name for p in tmp_path.iterdir()] == ["lib.dll"]
+
+
+def test_that_the_first_link_takes_long_is_told_until_there_was_one(tools, monkeypatch, tmp_path):
+    tools(zig="0.17.1")
+    monkeypatch.setenv("ZIG_GLOBAL_CACHE_DIR", str(tmp_path))
+    windows = find_target("cpu-windows-x86-64")
+    linker = find_linker(windows)
+    assert linker.slow_start() == "linking for x86_64-windows-gnu takes a minute the first time"
+    assert find_linker(find_target("metal-ios")).slow_start() == ""  # an archiver
+    linked = Linker("zig", (sys.executable, "-c", ECHO), first=linker.first, mark=linker.mark)
+    linked.link(["a.o"], tmp_path / "lib.dll")
+    assert find_linker(windows).slow_start() == ""
+    tools(zig="0.18.0")  # builds its own
+    assert find_linker(windows).slow_start() != ""
 
 
 def test_a_linker_that_fails_is_quoted(tmp_path):
     broken = Linker("cc", (sys.executable, "-c", "raise SystemExit('ld: no such object')"))
     with pytest.raises(TargetError, match=r"cc could not link lib\.so: ld: no such object"):
         broken.link(["a.o"], tmp_path / "lib.so")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_disk_that_fills_up_under_the_linker_is_told_as_such(tmp_path):
@@ -113,7 +176,10 @@ def test_a_linker_that_fails_in_silence_gives_its_exit_code(tmp_path):
         silent.link(["a.o"], tmp_path / "lib.so")
 
 
-@pytest.mark.parametrize("name", CROSS)
-@pytest.mark.parametrize("flags", [link.NATIVE_FLAGS, link.ZIG_FLAGS])
-def test_every_system_has_flags_for_a_shared_library(name, flags):
-    assert "-shared" in flags[find_target(name).system]
+def test_android_is_not_asked_for_a_function_that_none_of_its_libraries_has(tmp_path):
+    if importlib.util.find_spec("ziglang") is None:
+        pytest.skip("needs zig: pip install 'mlc_compile[cross]'")
+    from mlc_compile.emit.stand_ins import android
+
+    with pytest.raises(TargetError, match="no library of Android is known to have __addtf3"):
+        android(link.ZIG, ["__addtf3", "memset"], tmp_path)

@@ -1,0 +1,92 @@
+"""Float constants by their bits, for code generators that print seven digits.
+
+float32 needs nine: 1.5703125, the long part of π/2, is printed as 1.570312, and angles are
+reduced by a wrong number. What seven digits hold stays as it is, and reads better.
+
+    c  ->  reinterpret(float32, bits of c)      where float32(seven digits of c) is not c
+
+This TVM has no TIR mutator in Python, so the functions are rewritten in their JSON form: an
+array of nodes that refer to each other by index, in any order.
+"""
+
+import json
+import struct
+from typing import Any, Final
+
+import tvm
+from tvm import IRModule, tirx
+
+DIGITS: Final = ".6e"  # how Metal's and WebGPU's generators print
+Node = dict[str, Any]
+
+
+def with_exact_constants(mod: IRModule) -> IRModule:
+    """`mod` with such constants of its PrimFuncs replaced."""
+    changed = {
+        gv: _rewritten(func)
+        for gv, func in mod.functions.items()
+        if isinstance(func, tirx.PrimFunc)
+    }
+    mod = IRModule(dict(mod.functions), attrs=mod.attrs)
+    mod.update({gv: func for gv, func in changed.items() if func is not None})
+    return mod
+
+
+def is_printed_exactly(value: float) -> bool:
+    """Whether float32 `value` is what its seven digits are read as."""
+    return _bits(float(f"{value:{DIGITS}}")) == _bits(value)
+
+
+def _rewritten(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
+    """The function with exact constants; None if all are."""
+    graph = json.loads(tvm.ir.save_json(func))
+    nodes: list[Node] = graph["nodes"]
+    inexact = [node for node in list(nodes) if _is_float32(node, nodes) and _is_inexact(node)]
+    if not inexact:
+        return None
+    shared = {
+        "op": _add(nodes, {"type": "ir.Op", "data": "tirx.reinterpret"}),
+        "uint32": _add(nodes, {"type": "ir.PrimType", "data": {"span": 0, "dtype": "uint32"}}),
+        "none": _add(nodes, {"type": "ffi.Array", "data": []}),
+    }
+    for node in inexact:
+        _reinterpret(node, nodes, shared)
+    return tvm.ir.load_json(json.dumps(graph))
+
+
+def _reinterpret(node: Node, nodes: list[Node], shared: dict[str, int]) -> None:
+    """Turn a constant's node into the call; node 0 is null, for spans and attributes."""
+    data = node["data"]
+    bits = _add(nodes, {"type": "int", "data": _bits(data["value"])})
+    uint32 = {"span": 0, "ty": shared["uint32"], "value": bits}
+    argument = _add(nodes, {"type": "ir.IntImm", "data": uint32})
+    node["type"] = "ir.Call"
+    node["data"] = {
+        "span": 0,
+        "ty": data["ty"],
+        "op": shared["op"],
+        "args": _add(nodes, {"type": "ffi.Array", "data": [argument]}),
+        "attrs": 0,
+        "ty_args": shared["none"],
+    }
+
+
+def _is_float32(node: Node, nodes: list[Node]) -> bool:
+    if node["type"] != "ir.FloatImm":
+        return False
+    return bool(nodes[node["data"]["ty"]]["data"]["dtype"] == "float32")
+
+
+def _is_inexact(node: Node) -> bool:
+    value = node["data"]["value"]
+    return isinstance(value, float) and not is_printed_exactly(value)
+
+
+def _add(nodes: list[Node], node: Node) -> int:
+    nodes.append(node)
+    return len(nodes) - 1
+
+
+def _bits(value: float) -> int:
+    (bits,) = struct.unpack("<I", struct.pack("<f", value))
+    return int(bits)

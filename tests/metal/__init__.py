@@ -1,0 +1,1 @@
+"""Metal kernels, read and run without a Mac."""
