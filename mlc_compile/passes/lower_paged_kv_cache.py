@@ -9,19 +9,25 @@
 
 and the module gains `create_tir_paged_kv_cache`, which makes the object from five shapes of
 one number each, as MLC's and web-llm's runtimes call it. The builtin rotates q and k, appends
-and attends by kernels that the object carries, so they are chosen here: the pass must run
-under the TVM target of the library. The reshapes are meant as views: LegalizeOps has to skip
-them. Must run after BindWeights, since the new function takes no weights.
+and attends by kernels that the object carries, so they are chosen here. The reshapes are meant
+as views: LegalizeOps has to skip them. Must run after BindWeights, since the new function takes
+no weights.
+
+On a GPU the norms are one operator, `mlc.qk_norm`; the result stays in the cache's type, which
+matmuls take as it is; and the kernels are given to the pass. Elsewhere they are TVM's own, made
+for the current TVM target.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import tvm
 from tvm import IRModule, relax, tirx
+from tvm.ir import StringImm
 from tvm.ir.transform import PassContext, module_pass
 from tvm.relax.expr_functor import PyExprMutator, mutator
-from tvm.relax.frontend.nn.llm.kv_cache import RopeMode, TIRPagedKVCache
+from tvm.relax.frontend.nn.llm.kv_cache import AttnKind, RopeMode, TIRPagedKVCache
 
 from mlc_compile import ops
 from mlc_compile.errors import TargetError, listing
@@ -38,12 +44,19 @@ CREATE_ARGUMENTS: Final = (
     "support_sliding_window",
 )
 ATTEND: Final = "vm.builtin.attention_kv_cache_attention_with_fused_qkv"
+MAKE: Final = "vm.builtin.paged_attention_kv_cache_create"
+TIR: Final = "tirx"  # the runtime's name of kernels that are not a library's
+
+# Gives the kernels of the attention of so many layers by the names of `_device_cache`.
+MakeKernels = Callable[[ops.Attention, int], Mapping[str, tirx.PrimFunc]]
 
 
 @module_pass(opt_level=0, name="LowerPagedKVCache")
 @dataclass(frozen=True)
 class LowerPagedKVCache:
     """`dtype` is the type of pages, and thus of what the builtin takes and gives.
+
+    A target with a device needs `kernels`: the one that the pass uses.
 
     Raises TargetError if `rope` is not the plain one, all that the builtin computes. It does
     so when it is made, not when it runs: of an error in a running pass TVM keeps the text only.
@@ -52,6 +65,7 @@ class LowerPagedKVCache:
     target: Target
     rope: Rope
     dtype: str
+    kernels: MakeKernels | None = None
 
     def __post_init__(self) -> None:
         if (self.rope.factor, self.rope.attention_factor) == (1, 1):
@@ -69,9 +83,18 @@ class LowerPagedKVCache:
         if not layers:
             return mod
         assert layers[0].inv_freq == tuple(self.rope.inverse_frequencies(layers[0].d))
-        lowered = rewrite_functions(mod, lambda m, f: mutate(_Lowerer(m, self.dtype), f))
+        on_gpu = self.target.device is not None
+        lowered = rewrite_functions(mod, lambda m, f: mutate(_Lowerer(m, self.dtype, on_gpu), f))
         lowered = relax.transform.CanonicalizeBindings()(lowered)
-        return _add_create(lowered, layers, self.rope.theta, self.dtype)
+        return _add_create(lowered, lambda sizes: self._cache(sizes, layers))
+
+    def _cache(self, sizes: list[tirx.Var], layers: list[ops.Attention]) -> relax.Call:
+        """The call that makes the object; its kernels go into the current builder's module."""
+        if self.target.device is None:
+            return _host_cache(sizes, layers, self.rope.theta, self.dtype)
+        assert self.kernels is not None, f"{self.target.name} needs kernels for its device"
+        kernels = self.kernels(layers[0], len(layers))
+        return _device_cache(sizes, layers, self.rope.theta, self.dtype, kernels)
 
 
 def _layers(mod: IRModule) -> list[ops.Attention]:
@@ -88,9 +111,10 @@ def _layers(mod: IRModule) -> list[ops.Attention]:
 
 @mutator
 class _Lowerer(PyExprMutator):
-    def __init__(self, mod: IRModule, dtype: str) -> None:
+    def __init__(self, mod: IRModule, dtype: str, on_gpu: bool) -> None:
         super().__init__(mod)
         self.dtype = dtype
+        self.on_gpu = on_gpu
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         if not ops.is_call(call, "mlc.attention"):
@@ -98,13 +122,18 @@ class _Lowerer(PyExprMutator):
         a = ops.Attention.of(call)
         qkv, gamma_q, gamma_k, kv = (self.visit_expr(arg) for arg in call.args)
         b, m, _ = ops.shape_of(qkv)
-        fused = self._normalized(qkv, (gamma_q, gamma_k), a)  # (b, m, h_q + 2 h_kv, d)
-        fused = self._reshape(fused, [b * m, a.h_q + 2 * a.h_kv, a.d])
+        normal = self._emit_qk_norm if self.on_gpu else self._normalized
+        fused = normal(qkv, (gamma_q, gamma_k), a)  # (b m, h_q + 2 h_kv, d)
         scalars = [relax.prim_value(a.layer), relax.prim_value(a.d**-0.5)]
         result = relax.TensorType([b * m, a.h_q, a.d], self.dtype)
         o = self._emit(relax.call_dps_packed(ATTEND, [kv, *scalars, fused], out_ty=result))
-        o = self._cast(self._reshape(o, [b, m, a.h_q * a.d]), ops.COMPUTE_DTYPE)
-        return relax.Tuple([o, kv])
+        o = self._reshape(o, [b, m, a.h_q * a.d])
+        return relax.Tuple([o if self.on_gpu else self._cast(o, ops.COMPUTE_DTYPE), kv])
+
+    def _emit_qk_norm(
+        self, qkv: relax.Expr, gammas: tuple[relax.Expr, relax.Expr], a: ops.Attention
+    ) -> relax.Var:
+        return self._emit(ops.qk_norm(qkv, *gammas, a, self.dtype))
 
     def _normalized(
         self, qkv: relax.Expr, gammas: tuple[relax.Expr, relax.Expr], a: ops.Attention
@@ -117,7 +146,8 @@ class _Lowerer(PyExprMutator):
             self._emit(relax.op.nn.rms_norm(x, gamma, axes=-1, epsilon=a.eps))
             for x, gamma in zip(qk, gammas, strict=True)
         ]
-        return self._cast(self._emit(relax.op.concat([*normal, v], axis=2)), self.dtype)
+        fused = self._cast(self._emit(relax.op.concat([*normal, v], axis=2)), self.dtype)
+        return self._reshape(fused, [b * m, a.h_q + 2 * a.h_kv, a.d])
 
     def _reshape(self, x: relax.Expr, shape: list[Any]) -> relax.Var:
         return self._emit(relax.op.reshape(x, shape))
@@ -129,21 +159,61 @@ class _Lowerer(PyExprMutator):
         return self.builder_.emit(expr)
 
 
-def _add_create(mod: IRModule, layers: list[ops.Attention], theta: float, dtype: str) -> IRModule:
+def _add_create(mod: IRModule, cache: Callable[[list[tirx.Var]], relax.Call]) -> IRModule:
+    """The function that makes the object by the call that `cache` gives for five sizes."""
     sizes = [tirx.Var(name, "int64") for name in CREATE_ARGUMENTS]
     params = [relax.Var(f"{size.name}_", relax.ShapeType([size])) for size in sizes]
     builder = relax.BlockBuilder(mod)
     with builder.function(CREATE, params):
         with builder.dataflow():
-            made = builder.emit_output(_cache(sizes, layers, theta, dtype))
+            made = builder.emit_output(cache(sizes))
         builder.emit_func_output(made)
     return builder.get()
 
 
-def _cache(
+def _device_cache(
+    sizes: list[tirx.Var],
+    layers: list[ops.Attention],
+    theta: float,
+    dtype: str,
+    kernels: Mapping[str, tirx.PrimFunc],
+) -> relax.Call:
+    """The call with kernels of ours; the arguments are those that its builtin counts off."""
+    a, builder = layers[0], relax.BlockBuilder.current()
+    kernel = {name: builder.add_func(func, name) for name, func in kernels.items()}
+    numbers = (a.h_q, a.h_kv, a.d, a.d)  # the last: of v
+    absent = relax.Tuple([])
+    made_of = [
+        relax.ShapeExpr(sizes),
+        relax.ShapeExpr([0, len(layers)]),  # one stage has all layers
+        *map(relax.prim_value, numbers),
+        relax.ShapeExpr([int(AttnKind.MHA)] * len(layers)),
+        relax.prim_value(False),  # no transfer between machines
+        relax.prim_value(int(RopeMode.NORMAL)),
+        relax.prim_value(1),  # RoPE's scale
+        relax.prim_value(theta),
+        relax.prim_value(0),  # a tensor here would select another RoPE
+        relax.op.zeros((), dtype),
+        kernel["kv_append"],
+        relax.prim_value(0),  # appends latent keys
+        *(_tir(kernel[name]) for name in ("kv_attend_new", "kv_attend_pages", "kv_decode")),
+        *[absent] * 2,  # attend in a sliding window: to pages, decode
+        *[absent] * 2,  # attend in a tree of tokens: to pages, to new ones
+        absent,  # attends to latent keys
+        relax.Tuple([kernel["kv_merge"]]),
+        *(kernel[f"kv_{name}"] for name in ("rotate", "copy_page", "read_back", "compact")),
+    ]
+    return relax.call_pure_packed(MAKE, *made_of, ty_args=relax.AnyType())
+
+
+def _tir(kernel: relax.GlobalVar) -> relax.Tuple:
+    return relax.Tuple([StringImm(TIR), kernel])
+
+
+def _host_cache(
     sizes: list[tirx.Var], layers: list[ops.Attention], theta: float, dtype: str
 ) -> relax.Call:
-    """The call that makes the object; its kernels go into the current builder's module."""
+    """The call with TVM's kernels for the current TVM target."""
     a = layers[0]
     cache = TIRPagedKVCache(
         "mha",

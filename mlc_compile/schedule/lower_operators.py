@@ -18,7 +18,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from mlc_compile.passes import events
 from mlc_compile.passes.rewrite import relax_functions
-from mlc_compile.schedule import cpu
+from mlc_compile.schedule import cpu, gpu
 from mlc_compile.schedule.rule import Kernel, Rule
 from mlc_compile.target import Backend, Target
 
@@ -26,6 +26,10 @@ NAME: Final = "LowerOperators"
 OURS: Final = "mlc."  # how our operators' names begin
 RULES: Final[dict[Backend, dict[str, Rule]]] = {
     "cpu": cpu.RULES,
+    "cuda": gpu.RULES,
+    "metal": gpu.RULES,
+    "vulkan": gpu.RULES,
+    "webgpu": gpu.RULES,
 }
 
 

@@ -1,8 +1,12 @@
-"""attention(qkv, gamma_q, gamma_k, kv)  ->  norms and TVM's builtin; a function makes kv."""
+"""attention(qkv, gamma_q, gamma_k, kv)  ->  norms and TVM's builtin; a function makes kv.
+
+On a GPU the norms are one operator, and all kernels of the cache are ours.
+"""
 
 import pytest
 from tvm import IRModule, relax
 from tvm.ir.transform import Sequential
+from tvm.tirx import PrimFunc
 
 from mlc_compile import ops
 from mlc_compile.emit.cpu import tvm_target
@@ -14,7 +18,8 @@ from mlc_compile.passes.lower_paged_kv_cache import (
     CREATE_ARGUMENTS,
     LowerPagedKVCache,
 )
-from mlc_compile.target import host_target
+from mlc_compile.schedule.kernels.gpu.attention import paged_kv_kernels
+from mlc_compile.target import find_target, host_target
 
 H_Q, H_KV, D = 4, 2, 16
 HEADS = H_Q + 2 * H_KV
@@ -152,6 +157,77 @@ def test_stretched_rope_is_refused_and_told_where_it_works(yarn):
     with pytest.raises(TargetError, match=r"target cpu: .* plain RoPE only") as refusal:
         LowerPagedKVCache(host_target(), rope, "float32")
     assert "flat KV cache: cpu, " in refusal.value.hint
+
+
+def lower_for_gpu(module, dtype="float16", row="webgpu-f16", page=16):
+    """As the pipeline makes the pass for a target with a device."""
+    target = find_target(row)
+
+    def kernels(a, layers):
+        return paged_kv_kernels(a, layers, dtype=dtype, page=page, device=target.device)
+
+    return LowerPagedKVCache(target, PLAIN, dtype, kernels)(module)
+
+
+def gpu_layer(emit, qkv, q_norm, k_norm, kv, *, dtype, layer=0):
+    """What one layer must become there."""
+    _, n, _ = qkv.ty.shape.values
+    fused = emit(ops.qk_norm(qkv, q_norm, k_norm, attention(layer), dtype))
+    args = [kv, relax.prim_value(layer), relax.prim_value(0.25), fused]
+    out = relax.TensorType([n, H_Q, D], dtype)
+    o = emit(relax.call_dps_packed(ATTEND, args, out_ty=out))
+    return emit(relax.Tuple([emit(relax.op.reshape(o, [1, n, H_Q * D])), kv]))
+
+
+@pytest.mark.parametrize("n", [1, "n"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_on_a_gpu_norms_are_one_operator_and_the_result_stays_narrow(graph, same, n, dtype):
+    inputs = {**INPUTS, "qkv": (1, n, HEADS * D)}
+    expected = graph(inputs, lambda emit, *args: gpu_layer(emit, *args, dtype=dtype))
+    same(only(lower_for_gpu(graph(inputs, one_layer), dtype)), expected)
+
+
+def test_on_a_gpu_the_cache_has_our_kernels_where_the_builtin_looks_for_them(graph):
+    lowered = lower_for_gpu(graph(INPUTS, one_layer))
+    args = creation(lowered)
+    assert len(args) == 28
+
+    def name(argument):
+        return argument.name_hint if isinstance(argument, relax.GlobalVar) else None
+
+    tuples = {i: [name(x) for x in a.fields] for i, a in enumerate(args) if is_tuple(a)}
+    assert {i: n for i, a in enumerate(args) if (n := name(a))} == {
+        13: "kv_append",
+        24: "kv_rotate",
+        25: "kv_copy_page",
+        26: "kv_read_back",
+        27: "kv_compact",
+    }
+    assert tuples == {
+        15: [None, "kv_attend_new"],
+        16: [None, "kv_attend_pages"],
+        17: [None, "kv_decode"],
+        **{i: [] for i in range(18, 23)},  # sliding windows, token trees, latent attention
+        23: ["kv_merge"],
+    }
+    kernels = {gv.name_hint for gv, f in lowered.functions.items() if isinstance(f, PrimFunc)}
+    assert kernels == {n for n in kernels if n.startswith("kv_")}, "none of TVM's is left"
+    assert [str(a.fields[0].value) for i, a in enumerate(args) if i in (15, 16, 17)] == ["tirx"] * 3
+
+
+def is_tuple(argument):
+    return isinstance(argument, relax.Tuple)
+
+
+def test_on_a_gpu_both_ways_agree_on_what_is_no_kernel(graph):
+    """The numbers that the builtin counts off are those that TVM's own class gives it."""
+    ours = creation(lower_for_gpu(graph(INPUTS, one_layer), "float32"))
+    tvms = creation(lower(graph(INPUTS, one_layer)))
+    numbers = [[[float(x.value) for x in args[i : i + 4]] for i in (2, 8)] for args in (ours, tvms)]
+    assert numbers[0] == numbers[1]
+    for i in (1, 6):
+        assert list(map(int, ours[i].values)) == list(map(int, tvms[i].values))
+    assert ours[12].ty.dtype == tvms[12].ty.dtype
 
 
 def test_a_second_run_changes_nothing(graph, stays):

@@ -31,7 +31,11 @@ def run(
     Symbolic dimensions take their values from the shapes. `races=False` skips the search for
     data races, which about halves the time. Raises a `SimtError` at the first fault.
     """
-    lowered = lower(func, target)
+    return execute(lower(func, target), *args, races=races)
+
+
+def execute(lowered: tirx.PrimFunc, *args: Argument, races: bool = True) -> Launches:
+    """`run` for a PrimFunc that has been lowered."""
     plan = Plan(_name(lowered), races)
     host = _host_frame(plan.name)
     if len(args) != len(lowered.params):

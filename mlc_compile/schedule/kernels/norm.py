@@ -1,8 +1,9 @@
-"""RMSNorm over the last axis: y = x · rsqrt(mean(x²) + eps) · gamma."""
+"""RMSNorm, y = x · rsqrt(mean(x²) + eps) · gamma: over the last axis, or of q's and k's heads."""
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
+from mlc_compile.ops import Attention
 from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.vector import Buffer, Expr, Index
 
@@ -16,6 +17,30 @@ def rms_norm(k: int, eps: float, rows: int | None) -> tirx.PrimFunc:
         y = v.argument("y", (1, m, k))
         with v.over(m, parallel=rows is None) as i:
             normalize((x, (0, i)), gamma, (y, (0, i)), k, eps)
+    return builder.get()
+
+
+def qk_norm(a: Attention, dtype: str, rows: int | None) -> tirx.PrimFunc:
+    """qkv[1, m, (h_q + 2 h_kv) d], gamma_q[d], gamma_k[d] -> dtype[m, h_q + 2 h_kv, d].
+
+    q and k are normalized per head, v is copied; all are rounded to `dtype`.
+    """
+    m = v.size("m") if rows is None else rows
+    heads = a.h_q + 2 * a.h_kv
+    with v.kernel() as builder:
+        qkv = v.argument("qkv", (1, m, heads * a.d))
+        gammas = [v.argument(name, (a.d,)) for name in ("gamma_q", "gamma_k")]
+        y = v.argument("y", (m, heads, a.d), dtype)
+        with v.over(m, parallel=rows is None) as i:
+            normal = v.workspace((1, a.d))
+            for first, count, gamma in zip((0, a.h_q), (a.h_q, a.h_kv), gammas, strict=True):
+                with T.serial(0, count) as h:
+                    start = (first + h) * a.d
+                    normalize((qkv, (0, i)), gamma, (normal, (0,)), a.d, a.eps, start)
+                    _copy((normal, (0,)), 0, (y, (i, first + h)), a.d)
+            with T.serial(0, a.h_kv) as h:
+                head = a.h_q + a.h_kv + h
+                _copy((qkv, (0, i)), head * a.d, (y, (i, head)), a.d)
     return builder.get()
 
 
@@ -48,3 +73,19 @@ def inverse_rms(x: Buffer, at: tuple[Index, ...], k: int, eps: float, start: Ind
     mean = v.total(square, 0, lanes) * v.const(1.0 / k)
     v.put(v.const(1.0) / tirx.sqrt(mean + v.const(eps)), factor, 0, 0)
     return factor[0, 0]
+
+
+def _copy(
+    source: tuple[Buffer, tuple[Index, ...]],
+    start: Index,
+    sink: tuple[Buffer, tuple[Index, ...]],
+    k: int,
+) -> None:
+    """Write k values from `start` of a row of `source` to the beginning of one of `sink`."""
+    (x, at), (y, to) = source, sink
+    lanes, dtype = v.lanes_for(k), str(y.dtype)
+    kind = dtype if lanes == 1 else f"{dtype}x{lanes}"
+    with T.serial(0, k // lanes) as j:
+        value = v.load(x, *at, start + j * lanes, lanes=lanes)
+        rounded = value if dtype == v.F32 else tirx.Cast(kind, value)
+        v.store(rounded, y, *to, j * lanes, lanes=lanes)

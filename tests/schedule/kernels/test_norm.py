@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from mlc_compile.ops import Attention
 from mlc_compile.schedule.kernels import norm
 
 EPS = np.finfo(np.float32).eps
@@ -46,3 +47,22 @@ def test_extreme_rows_stay_finite_and_right(compile_kernel, unwritten, size):
     gamma = np.linspace(-2, 2, 64, dtype=np.float32)
     *_, y = compile_kernel(norm.rms_norm(64, 1e-6, None))(x, gamma, unwritten(x.shape))
     check(x, gamma, 1e-6, y)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(("h_q", "h_kv", "d"), [(4, 4, 64), (4, 2, 80), (2, 1, 6)])
+def test_heads_of_q_and_k_are_normalized_and_v_is_kept(
+    compile_kernel, unwritten, dtype, h_q, h_kv, d
+):
+    a = Attention(0, h_q, h_kv, d, 1e-6, 1.0, (1.0,) * (d // 2))
+    random = np.random.default_rng(d)
+    gammas = [random.standard_normal(d).astype(np.float32) for _ in range(2)]
+    for rows, m in ((1, 1), (None, 5)):
+        qkv = random.standard_normal((1, m, (h_q + 2 * h_kv) * d)).astype(np.float32)
+        run = compile_kernel(norm.qk_norm(a, dtype, rows))
+        *_, y = run(qkv, *gammas, unwritten((m, h_q + 2 * h_kv, d), dtype))
+        q, k, v = np.split(qkv.reshape(m, -1, d), [h_q, h_q + h_kv], axis=1)
+        expected = [exact(q, gammas[0], 1e-6), exact(k, gammas[1], 1e-6), v]
+        # `check`'s bound, and the rounding to float16, whose subnormals are 6e-8 apart.
+        bound = (d / 2 + 2) * EPS + (2.0**-11 if dtype == "float16" else 0)
+        np.testing.assert_allclose(y, np.concatenate(expected, axis=1), rtol=bound, atol=6e-8)

@@ -13,8 +13,12 @@ from tvm.ir import StringImm
 from tvm.tirx.script import builder as T
 
 from mlc_compile.schedule.kernels import vector as v
-from mlc_compile.schedule.kernels.vector import Buffer, Expr
+from mlc_compile.schedule.kernels.vector import Buffer, Expr, Index
+from mlc_compile.target import Device
 
+MOST_INT32: Final = 2**31 - 1
+SUBGROUP: Final = 32  # threads, where Device.subgroup is more than one
+FAR: Final = 87.0  # exp of more is infinite in float32, which not every shading language has
 VECTOR: Final = 4  # elements of one load: 16 bytes of float32 or of INT4 words
 
 
@@ -60,6 +64,16 @@ def lane(vector: Expr, index: int) -> Expr:
     return tirx.Shuffle([vector], [index])
 
 
+def elements(vector: Expr, lanes: int) -> list[Expr]:
+    """The elements of a vector, which should be bound: each is an expression of it."""
+    return [vector] if lanes == 1 else [lane(vector, i) for i in range(lanes)]
+
+
+def floats(vector: Expr, lanes: int) -> list[Expr]:
+    """The elements of a vector in float32; bind it first, as for `elements`."""
+    return [v.cast_f32(e) for e in elements(vector, lanes)]
+
+
 def block_sum(value: Expr, thread: Expr, threads: int, scratch: Buffer) -> Expr:
     """The sum of `value` over the block's threads, a power of two, in every thread.
 
@@ -103,3 +117,133 @@ def blocks_of(extent: Expr | int, size: int) -> Expr | int:
 def index_of(parts: Sequence[Expr]) -> list[Expr]:
     """Indices as 32-bit integers, the width that every device computes fast."""
     return [tirx.Cast("int32", p) if p.ty.dtype != "int32" else p for p in parts]
+
+
+def lanes_for(width: int) -> int:
+    """The widest vector that divides `width`."""
+    return next(lanes for lanes in (VECTOR, 2, 1) if width % lanes == 0)
+
+
+@contextmanager
+def each_block(extent: Expr | int, device: Device, *, threads: int) -> Iterator[tuple[Expr, Expr]]:
+    """A launch of `extent` blocks, in rows of what the device's grid takes; gives (block, thread).
+
+    The last row may be rounded up: its spare blocks do nothing.
+    """
+    fits = device.grid >= MOST_INT32 or (isinstance(extent, int) and extent <= device.grid)
+    if fits:
+        with launch(extent, threads=threads) as (block, thread):
+            yield block, thread
+        return
+    width = tirx.min(extent, device.grid)
+    with launch(width, blocks_of(extent, device.grid), threads=threads) as (x, y, thread):
+        block = y * device.grid + x
+        with T.If(block < extent), T.Then():
+            yield block, thread
+
+
+@contextmanager
+def each_vector(
+    width: int, thread: Expr, threads: int, lanes: int, start: Expr | int = 0
+) -> Iterator[Expr]:
+    """Walk `width` elements by all threads of a block, `lanes` at once; gives where they begin."""
+    whole = width % (threads * lanes) == 0
+    with T.serial(0, blocks_of(width, threads * lanes)) as j:
+        at = (j * threads + thread) * lanes
+        if whole:
+            yield start + at
+            return
+        with T.If(at < width), T.Then():
+            yield start + at
+
+
+@contextmanager
+def resident(blocks: int) -> Iterator[None]:
+    """What a launch does, compiled for `blocks` side by side on a multiprocessor.
+
+    A hint for CUDA's compiler, which would else spill some registers to fit more of them.
+    """
+    key = "tirx.launch_bounds_min_blocks_per_sm"
+    with T.attr(v.int32(0), key, v.int32(blocks)):
+        yield
+
+
+@contextmanager
+def each_item(extent: Expr | int, device: Device, *, threads: int) -> Iterator[Expr]:
+    """A launch of a thread for each of `extent` items; gives the item."""
+    whole = isinstance(extent, int) and extent % threads == 0
+    with each_block(blocks_of(extent, threads), device, threads=threads) as (block, thread):
+        item = block * threads + thread
+        if whole:
+            yield item
+            return
+        with T.If(item < extent), T.Then():
+            yield item
+
+
+def store_as(value: Expr, buffer: Buffer, *index: Index, lanes: int) -> None:
+    """Write a float32 vector in the buffer's type.
+
+    It is computed before: a code generator that writes element by element (WGSL's) would else
+    compute the vector anew for each.
+    """
+    v.store(T.bind(cast(value, str(buffer.dtype), lanes)), buffer, *index, lanes=lanes)
+
+
+def load_f32(buffer: Buffer, *index: Index, lanes: int) -> Expr:
+    """A vector in float32, bound: it is loaded once, here."""
+    return T.bind(cast(T.bind(v.load(buffer, *index, lanes=lanes)), v.F32, lanes))
+
+
+def cast(value: Expr, dtype: str, lanes: int) -> Expr:
+    """A vector in another type of element."""
+    kind = dtype if lanes == 1 else f"{dtype}x{lanes}"
+    return value if str(value.ty.dtype) == kind else tirx.Cast(kind, value)
+
+
+def view(name: str, shape: Sequence[Any], dtype: str = v.F32) -> Buffer:
+    """The next parameter of the kernel: a dense tensor that may begin anywhere in its storage."""
+    start = tirx.Var(f"{name}_start", "int64")
+    return T.arg(name, T.buffer(tuple(shape), dtype, elem_offset=start))
+
+
+def number(name: str, dtype: str) -> Expr:
+    """The next parameter of the kernel: one number."""
+    return T.arg(name, tirx.Var(name, dtype))
+
+
+def shuffle_sum(value: Expr, lanes: int) -> Expr:
+    """The sum over `lanes` neighboring threads, a power of two, in the first of them.
+
+    The threads must belong to one subgroup and all take part. Shuffles go down, the only
+    direction that every code generator has; what reaches the other threads means nothing.
+    """
+    held = registers(1)
+    v.put(value, held, 0)
+    everyone = tirx.const(0xFFFFFFFF, "uint32")
+    distance = lanes // 2
+    while distance:
+        other = T.tvm_warp_shuffle_down(everyone, held[0], distance, SUBGROUP, SUBGROUP)
+        v.put(held[0] + other, held, 0)
+        distance //= 2
+    return held[0]
+
+
+def block_total(value: Expr, thread: Expr, threads: int, scratch: Buffer, device: Device) -> Expr:
+    """As `block_sum`, of threads that fill subgroups: with one barrier where there are such."""
+    if device.subgroup == 1 or threads % SUBGROUP:
+        return block_sum(value, thread, threads, scratch)
+    part = shuffle_sum(value, SUBGROUP)
+    with T.If(thread % SUBGROUP == 0), T.Then():
+        v.put(part, scratch, thread // SUBGROUP)
+    barrier()
+    total = scratch[0]
+    for subgroup in range(1, threads // SUBGROUP):
+        total = total + scratch[subgroup]
+    return total
+
+
+def silu(x: Expr) -> Expr:
+    """x / (1 + exp(-x)) of one value."""
+    negated = tirx.min(v.const(0.0) - x, v.const(FAR))
+    return x / (v.const(1.0) + tirx.exp(negated))

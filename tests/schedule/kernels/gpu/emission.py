@@ -1,0 +1,91 @@
+"""What every GPU kernel must be: within its device's limits, and text that compilers take."""
+
+import functools
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm import IRModule, tirx
+
+from mlc_compile.emit.nvcc import find_nvcc
+from mlc_compile.target import Device, Target, find_target
+from tests.simt import Launch
+from tests.simt.lowering import lower
+from tests.simt.run import execute
+
+ROWS = ("cuda-sm80", "metal", "vulkan", "webgpu")  # one of each kind of device
+PRINTED = ("cuda-sm80", "metal", "webgpu")  # those whose code generator TVM's wheel has
+CALLBACK = "tvm_callback_cuda_compile"
+
+
+def device_of(row: str) -> Device:
+    """The device of a target row."""
+    device = find_target(row).device
+    assert device is not None
+    return device
+
+
+def tvm_target(row: Target) -> tvm.target.Target:
+    """TVM's description of a row, plain CUDA where its code generator is not TVM's."""
+    device = row.device
+    kind = row.backend if row.name in PRINTED else "cuda"
+    description = {"kind": kind, "max_num_threads": device.threads}
+    if kind == "cuda":
+        description["arch"] = "sm_80"
+    return tvm.target.Target(description, host={"kind": "llvm", "mtriple": row.triple})
+
+
+def simulate(func: tirx.PrimFunc, row: str, *args: np.ndarray | float) -> tuple[Launch, ...]:
+    """Run on the row's device, interpreted; the launches are within its limits.
+
+    A kernel that is run again is not lowered again.
+    """
+    launches = execute(lowered(func, row), *args)
+    check_limits(launches, device_of(row))
+    return launches
+
+
+@functools.cache
+def lowered(func: tirx.PrimFunc, row: str) -> tirx.PrimFunc:
+    """What the interpreter executes."""
+    return lower(func, tvm_target(find_target(row)))
+
+
+def check_limits(launches: Iterable[Launch], device: Device) -> None:
+    """Threads, shared memory, buffers and grid of each launch."""
+    for launch in launches:
+        assert np.prod(launch.block) <= device.threads
+        assert launch.shared_bytes <= device.shared_bytes
+        assert device.buffers is None or launch.global_buffers <= device.buffers
+        assert launch.grid[0] <= device.grid
+        assert launch.grid[2] == 1, "TVM's WebGPU runtime folds long grids into z"
+
+
+def source(row: str, *funcs: tirx.PrimFunc) -> str:
+    """What the row's code generator prints, indices narrowed as the pipeline does."""
+    named = {f"kernel_{i}": f for i, f in enumerate(funcs)}
+    mod = IRModule({name: f.with_attr("global_symbol", name) for name, f in named.items()})
+    mod = tirx.transform.ForceNarrowIndexToInt32()(mod)
+    before = tvm_ffi.get_global_func(CALLBACK, allow_missing=True)
+    tvm_ffi.register_global_func(CALLBACK, lambda code, *_: code, override=True)
+    try:
+        target = tvm_target(find_target(row))
+        with target:
+            built = tirx.build(mod, target)
+    finally:
+        if before is not None:
+            tvm_ffi.register_global_func(CALLBACK, before, override=True)
+    return str(built.imports[0].inspect_source())
+
+
+def check_no_spills(*funcs: tirx.PrimFunc) -> None:
+    """nvcc compiles every kernel without a register that goes through memory."""
+    nvcc = find_nvcc()
+    if nvcc is None:
+        pytest.skip("no nvcc: see `mlc-compile doctor`")
+    kernels = nvcc.compile(source("cuda-sm80", *funcs), ["sm_80"]).resources
+    assert len(kernels) >= len(funcs)
+    for kernel in kernels:
+        assert not kernel.spills, kernel

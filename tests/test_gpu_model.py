@@ -1,0 +1,136 @@
+"""A whole model on GPU kernels, without a GPU: its logits are the reference's.
+
+The nano checkpoint goes through the compiler for a GPU, and TVM's virtual machine and paged
+KV cache then run on the CPU with every kernel interpreted (`tests.simt`): prefill, chunks
+that attend to earlier ones, decoding.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from mlc_compile.artifact import PACKED_WEIGHTS, PROOF, Limits
+from mlc_compile.bench.verify import BOUNDS, read_proof
+from mlc_compile.checkpoint import TensorCache
+from mlc_compile.driver import proof
+from mlc_compile.driver.compile import Options, choose_kv
+from mlc_compile.driver.convert import convert
+from mlc_compile.driver.pack import pack_weights
+from mlc_compile.driver.subject import read_subject
+from mlc_compile.model.qwen3 import export
+from mlc_compile.passes.bind_weights import read_plan
+from mlc_compile.pipeline import Plan, phases
+from mlc_compile.progress import SILENT
+from mlc_compile.target import Target, find_target
+from tests.simt.model import interpreted
+
+LIMITS = Limits(context=96, prefill_chunk=64)
+PROMPT_TOKENS = 40  # over two pages
+CASES = [
+    ("cuda-sm80", "q4f16_1"),
+    ("metal", "q4f16_1"),
+    ("vulkan", "q4f32_1"),
+    ("webgpu", "q4f32_1"),
+    ("cuda-sm80", "q0f32"),
+]
+
+
+def tvm_target(row: Target) -> tvm.target.Target:
+    """As an emitter would describe it; there is none yet for some of the backends."""
+    assert row.device is not None
+    limits = {
+        "max_num_threads": row.device.threads,
+        "max_shared_memory_per_block": row.device.shared_bytes,
+        "thread_warp_size": row.device.subgroup,
+    }
+    arch = {"arch": row.device.archs[0]} if row.device.archs else {}
+    return tvm.target.Target({"kind": row.backend, **limits, **arch}, host={"kind": "llvm"})
+
+
+@dataclass(frozen=True)
+class Model:
+    """A compiled module, its weights on the host, and what it must compute."""
+
+    vm: relax.VirtualMachine
+    params: list[object]
+    page: int
+    prompt: np.ndarray
+    expected: np.ndarray  # f32[n, vocab]
+    bound: float
+
+    def logits(self, calls: list[tuple[str, int]]) -> np.ndarray:
+        """The rows of `calls` (function, tokens), over the prompt in order."""
+        sizes = (1, LIMITS.context, LIMITS.prefill_chunk, self.page, 0)
+        kv = self.vm["create_tir_paged_kv_cache"](*(tvm.runtime.ShapeTuple([s]) for s in sizes))
+        state = {
+            name: tvm.get_global_func(f"vm.builtin.kv_state_{name}")
+            for name in ("add_sequence", "begin_forward", "end_forward")
+        }
+        state["add_sequence"](kv, 0)
+        rows, start = [], 0
+        for name, n in calls:
+            ids = tvm.runtime.tensor(self.prompt[start : start + n])
+            state["begin_forward"](kv, *(tvm.runtime.ShapeTuple([x]) for x in (0, n)))
+            embeds = self.vm["embed"](ids, self.params)
+            out, _ = self.vm[name](embeds._create_view((1, *embeds.shape)), kv, self.params)
+            state["end_forward"](kv)
+            rows.append(out.numpy()[0])
+            start += n
+        return np.concatenate(rows)
+
+
+@pytest.fixture(scope="module", params=CASES, ids="-".join)
+def model(request, nano_checkpoint, tmp_path_factory) -> Model:
+    name, scheme = request.param
+    row, directory = find_target(name), tmp_path_factory.mktemp(name)
+    subject = read_subject(nano_checkpoint)
+    mod, names = export(subject.config, tied=subject.config.tie_word_embeddings)
+    kv = choose_kv(subject.config, row, scheme, Options())
+    plan = Plan(row, scheme, kv, LIMITS, names, subject.config.rope)
+    target = tvm_target(row)
+    with target:
+        for phase in phases(plan):
+            for step in phase.passes:
+                mod = step(mod)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(proof, "PROMPT_TOKENS", PROMPT_TOKENS)
+        convert(nano_checkpoint, scheme, directory / "weights", SILENT)
+    prompt, expected = read_proof(directory / "weights" / PROOF)
+    return Model(
+        vm=interpreted(mod, target),
+        params=packed(mod, directory),
+        page=kv.page,
+        prompt=np.asarray(prompt, np.int32),
+        expected=expected,
+        bound=BOUNDS[kv.dtype] * float(np.abs(expected).max()),
+    )
+
+
+def packed(mod: tvm.IRModule, directory: Path) -> list[object]:
+    plan = read_plan(mod)
+    pack_weights(plan, TensorCache(directory / "weights"), directory, SILENT)
+    raw = np.fromfile(directory / PACKED_WEIGHTS, np.uint8)
+    return [
+        tvm.runtime.tensor(raw[p.offset :][: p.nbytes].view(p.dtype).reshape(p.shape))
+        for tensor in plan.tensors
+        for p in tensor.parts
+    ]
+
+
+def test_a_prompt_at_once(model):
+    got = model.logits([("score", model.prompt.size)])
+    assert np.abs(got - model.expected).max() < model.bound
+
+
+def test_chunks_then_single_tokens(model):
+    got = model.logits([("score", 21), ("score", 16), *[("decode", 1)] * 3])
+    assert np.abs(got - model.expected).max() < model.bound
+
+
+def test_prefill_gives_the_last_position(model):
+    (got,) = model.logits([("prefill", model.prompt.size)])
+    assert np.abs(got - model.expected[-1]).max() < model.bound
