@@ -2,7 +2,7 @@
 
     f(x[1, n, ..])   ->   f with tir_var_upper_bound {n: chunk}
 
-Must run before StaticPlanBlockMemory, which else leaves what depends on n unplanned.
+Must run before PlanMemory, which else leaves what depends on n unplanned.
 """
 
 from dataclasses import dataclass
