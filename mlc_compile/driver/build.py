@@ -2,57 +2,88 @@
 
 OUT/<model>-<quant>/weights/     neutral weights
 OUT/<model>-<quant>/<target>/    library, packed weights, proof, report
+
+Each of the four steps comes from the cache where nothing changed. If all do and the output
+holds the result already, nothing is written, and no step imports TVM.
 """
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from msgspec.structs import replace
 
 from mlc_compile.artifact import (
+    MANIFEST,
     PACKED_WEIGHTS,
     PROOF,
-    Check,
+    File,
     Manifest,
     WeightsManifest,
-    list_files,
+    describe,
+    read_manifest,
     refuse_foreign,
     staged,
     write_manifest,
 )
-from mlc_compile.bench.child import ask
 from mlc_compile.checkpoint import TensorCache
 from mlc_compile.driver.clock import Clock
-from mlc_compile.driver.compile import DEFAULTS, Job, Options, compile_into, prepare, write_log
-from mlc_compile.driver.convert import convert_subject
+from mlc_compile.driver.compile import DEFAULTS, Job, Options, compile_into, write_log
+from mlc_compile.driver.convert import convert_into
+from mlc_compile.driver.decide import decide
 from mlc_compile.driver.pack import pack_weights
-from mlc_compile.driver.subject import read_subject, require_weights
-from mlc_compile.errors import ConfigError, TargetError
+from mlc_compile.driver.prove import known_check, proven
+from mlc_compile.driver.reuse import Kernels, Outcome, Reuse
+from mlc_compile.driver.subject import Subject, read_subject, require_weights
+from mlc_compile.emit.keeper import kept_by
+from mlc_compile.errors import ConfigError, MlcError
 from mlc_compile.progress import SILENT, Progress
 from mlc_compile.quant import find_scheme
 from mlc_compile.target import Target
 
 WEIGHTS: Final = "weights"
+STEPS: Final = ("library", "packed", "proof")  # of one artifact
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The neutral weights. `trusted`: this process wrote them or compared every byte."""
+
+    directory: Path
+    manifest: WeightsManifest
+    outcome: Outcome
+    trusted: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """One finished artifact, and the seconds of its own stages."""
+    """One finished artifact, the seconds of its own stages, and where each step came from.
+
+    `kernels` counts those of the library, if that was built, by where they came from.
+    `unchanged`: it was there already, and nothing was written.
+    """
 
     directory: Path
     manifest: Manifest
     seconds: Mapping[str, float]
+    steps: Mapping[str, Outcome]
+    kernels: Mapping[Outcome, int] = field(default_factory=dict)
+    unchanged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """All artifacts of one call; `seconds` are of what they share: the converting."""
+    """All artifacts of one call; `seconds` and `weights` are of what they share.
+
+    `notes` are what went wrong with the cache, in sentences.
+    """
 
     artifacts: tuple[Built, ...]
     seconds: Mapping[str, float]
+    weights: Outcome
+    notes: tuple[str, ...] = ()
 
 
 def build(
@@ -62,14 +93,16 @@ def build(
     out: Path,
     options: Options = DEFAULTS,
     progress: Progress = SILENT,
+    reuse: Reuse | None = None,
 ) -> Build:
     """Build the model in `model` for each target under `out`; all that can fail early does.
 
-    Raises what `convert` and `compile` raise, and TargetError where a library for this
-    machine does not reproduce the reference logits; such an artifact is not left behind.
+    Without `reuse` everything is made anew. Raises what `convert` and `compile` raise,
+    TargetError where a library for this machine does not reproduce the reference logits (such
+    an artifact is not left behind), DamageError where a step must be in the cache and is not.
     """
     find_scheme(quant)
-    clock = Clock(progress)
+    clock, reuse = Clock(progress), reuse or Reuse()
     with clock.timed("converting"):
         progress.step("reading the checkpoint")
         subject = read_subject(model)
@@ -77,15 +110,18 @@ def build(
     home = out / f"{subject.name}-{quant}"
     for place in (out, home):
         _refuse_file(place)
-    jobs = [prepare(subject, target, quant, options) for target in targets]
+    jobs = [decide(subject, target, quant, options, reuse) for target in targets]
     for name in (WEIGHTS, *(target.name for target in targets)):
         refuse_foreign(home / name)
-    with clock.timed("converting"):
-        weights = convert_subject(subject, quant, home / WEIGHTS, progress)
-    built: list[Built] = []
-    for job in jobs:
-        built.append(_build_one(job, home, weights, clock, built))
-    return Build(tuple(built), clock.seconds)
+    try:
+        with clock.timed("converting"):
+            weights = _weights(subject, quant, home / WEIGHTS, reuse, progress)
+        built: list[Built] = []
+        for job in jobs:
+            built.append(_build_one(job, home / job.target.name, weights, clock, reuse, built))
+    finally:
+        reuse.close()
+    return Build(tuple(built), clock.seconds, weights.outcome, reuse.notes)
 
 
 def _refuse_file(directory: Path) -> None:
@@ -96,50 +132,133 @@ def _refuse_file(directory: Path) -> None:
         )
 
 
+def _weights(subject: Subject, quant: str, out: Path, reuse: Reuse, progress: Progress) -> Weights:
+    with reuse.output(out), reuse.step(lambda keys: keys.weights(subject, quant)) as step:
+        manifest = step.manifest(WeightsManifest)
+        if manifest is not None and step.entry and reuse.is_intact(out, step.entry.files):
+            return Weights(out, manifest, "cached", trusted=False)
+        with staged(out) as scratch:
+            if step.restore(scratch):
+                manifest = read_manifest(scratch, WeightsManifest)
+            else:
+                manifest = convert_into(scratch, subject, quant, progress)
+                step.keep(scratch, _with_manifest(scratch, manifest.files))
+        reuse.trust(out, _with_manifest(out, manifest.files))
+        return Weights(out, manifest, step.outcome, trusted=True)
+
+
 def _build_one(
-    job: Job, home: Path, weights: WeightsManifest, shared: Clock, before: Sequence[Built]
+    job: Job, out: Path, weights: Weights, shared: Clock, reuse: Reuse, before: Sequence[Built]
 ) -> Built:
-    out, clock = home / job.target.name, Clock(shared.progress)
-    with staged(out) as scratch:
-        compiled = compile_into(scratch, job, clock)
-        with clock.timed("packing"):
-            _put_weights(compiled, home, scratch, clock.progress, before)
-            shutil.copyfile(home / WEIGHTS / PROOF, scratch / PROOF)
-            manifest = replace(compiled, weights_digest=weights.digest, files=list_files(scratch))
-            write_manifest(scratch, manifest)
-        with clock.stage("proving"):
-            manifest = replace(manifest, check=prove(scratch, job.target))
-            write_manifest(scratch, manifest)
-        times = {"seconds": clock.seconds, "shared_seconds": shared.seconds}
-        write_log(scratch, manifest, times)
-    return Built(out, manifest, clock.seconds)
+    clock, steps, kernels = Clock(shared.progress), dict[str, Outcome](), Kernels(reuse)
+    with reuse.output(out):
+        expected = _expected(job, weights, reuse)
+        if expected is not None and _holds(out, expected, reuse):
+            return Built(out, expected, {}, dict.fromkeys(STEPS, "cached"), unchanged=True)
+        with staged(out) as scratch:
+            compiled, steps["library"] = _compile(scratch, job, clock, reuse, kernels)
+            with clock.timed("packing"):
+                packed, steps["packed"] = _pack(compiled, weights, scratch, clock, reuse, before)
+                shutil.copyfile(weights.directory / PROOF, scratch / PROOF)
+                manifest = finished(compiled, weights.manifest, packed)
+                write_manifest(scratch, manifest)
+            with clock.stage("proving"):
+                check, steps["proof"] = proven(scratch, manifest, job.target, reuse)
+                manifest = replace(manifest, check=check)
+                write_manifest(scratch, manifest)
+            times = {
+                "seconds": clock.seconds,
+                "pass_seconds": clock.passes,
+                "shared_seconds": shared.seconds,
+            }
+            cached = {WEIGHTS: weights.outcome, **steps}
+            counts = kernels.counts
+            write_log(scratch, manifest, {**times, "cache": cached, "kernels": counts})
+        reuse.trust(out, manifest.files)
+    return Built(out, manifest, clock.seconds, steps, counts)
 
 
-def _put_weights(
-    manifest: Manifest, home: Path, scratch: Path, progress: Progress, before: Sequence[Built]
-) -> None:
-    """Pack, or link to what an earlier target of this build packed by the same plan."""
-    twin = next((b for b in before if b.manifest.plan_digest == manifest.plan_digest), None)
-    if twin is None:
-        pack_weights(manifest.plan, TensorCache(home / WEIGHTS), scratch, progress)
-        return
-    packed = twin.directory / PACKED_WEIGHTS
+def _expected(job: Job, weights: Weights, reuse: Reuse) -> Manifest | None:
+    """The manifest of the finished artifact, if every step is in the cache."""
+    library = reuse.look_up(lambda keys: keys.library(job))
+    compiled = reuse.manifest(library, Manifest)
+    if compiled is None:
+        return None
+    plan = compiled.plan_digest
+    packed = reuse.look_up(lambda keys: keys.packed(weights.manifest.digest, plan))
+    if packed is None:
+        return None
+    manifest = finished(compiled, weights.manifest, packed.file(PACKED_WEIGHTS))
+    check = known_check(manifest, reuse)
+    return None if check is None else replace(manifest, check=check)
+
+
+def _holds(out: Path, expected: Manifest, reuse: Reuse) -> bool:
+    """Whether `out` is that artifact, every file intact."""
     try:
-        (scratch / PACKED_WEIGHTS).hardlink_to(packed)
+        there = read_manifest(out, Manifest)
+    except (MlcError, OSError):
+        return False
+    return there == expected and reuse.is_intact(out, expected.files)
+
+
+def _compile(
+    scratch: Path, job: Job, clock: Clock, reuse: Reuse, kernels: Kernels
+) -> tuple[Manifest, Outcome]:
+    with reuse.step(lambda keys: keys.library(job)) as step:
+        if step.entry is not None:
+            with clock.stage("restoring"):
+                if step.restore(scratch):
+                    return read_manifest(scratch, Manifest), step.outcome
+        with kept_by(kernels):
+            manifest = compile_into(scratch, job, clock)
+        write_manifest(scratch, manifest)
+        step.keep(scratch, _with_manifest(scratch, manifest.files))
+        return manifest, step.outcome
+
+
+def _pack(
+    manifest: Manifest,
+    weights: Weights,
+    scratch: Path,
+    clock: Clock,
+    reuse: Reuse,
+    before: Sequence[Built],
+) -> tuple[File, Outcome]:
+    """Pack, or link to what an earlier target of this build has by the same plan."""
+    twin = next((b for b in before if b.manifest.plan_digest == manifest.plan_digest), None)
+    if twin is not None:
+        return _link(twin, scratch, reuse), twin.steps["packed"]
+    plan = manifest.plan_digest
+    with reuse.step(lambda keys: keys.packed(weights.manifest.digest, plan)) as step:
+        if step.entry is not None:
+            packed = step.entry.file(PACKED_WEIGHTS)
+            clock.progress.step("restoring the packed weights")
+            if step.restore(scratch):
+                return packed, step.outcome
+        tensors = TensorCache(weights.directory, verify=not weights.trusted)
+        pack_weights(manifest.plan, tensors, scratch, clock.progress)
+        packed = describe(scratch / PACKED_WEIGHTS, PACKED_WEIGHTS)
+        step.keep(scratch, (packed,))
+        return packed, step.outcome
+
+
+def _link(twin: Built, scratch: Path, reuse: Reuse) -> File:
+    packed = next(file for file in twin.manifest.files if file.path == PACKED_WEIGHTS)
+    try:
+        (scratch / PACKED_WEIGHTS).hardlink_to(twin.directory / PACKED_WEIGHTS)
     except OSError:  # a file system without hard links
-        shutil.copyfile(packed, scratch / PACKED_WEIGHTS)
+        shutil.copyfile(twin.directory / PACKED_WEIGHTS, scratch / PACKED_WEIGHTS)
+    reuse.trust(twin.directory, (packed,))  # a link more is another change time
+    return packed
 
 
-def prove(directory: Path, target: Target) -> Check:
-    """Replay the proof in a process of its own: this one has the compiler's TVM loaded.
+def finished(compiled: Manifest, weights: WeightsManifest, packed: File) -> Manifest:
+    """The manifest with weights and proof, in the order of `list_files`."""
+    proof = next(file for file in weights.files if file.path == PROOF)
+    files = sorted((*compiled.files, packed, proof), key=lambda file: Path(file.path))
+    return replace(compiled, weights_digest=weights.digest, files=tuple(files))
 
-    Raises TargetError where a library computes other logits, and what replaying raises.
-    """
-    doing = f"replaying the proof of {target.name}"
-    check = ask("mlc_compile.bench.verify", Check, doing, arguments=[str(directory)])
-    if check.status == "fail":
-        raise TargetError(
-            f"the artifact for {target.name} computes wrong logits: {check.told()}",
-            hint="report it with the output of `mlc-compile doctor`",
-        )
-    return check
+
+def _with_manifest(directory: Path, files: tuple[File, ...]) -> tuple[File, ...]:
+    return (*files, describe(directory / MANIFEST, MANIFEST))

@@ -10,10 +10,11 @@ from mlc_compile.progress import Progress
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Seconds per stage, in the order in which the stages first ran."""
+    """Seconds per stage, in the order in which the stages first ran, and of the passes of one."""
 
     progress: Progress
     seconds: dict[str, float] = field(default_factory=dict)
+    passes: dict[str, dict[str, float]] = field(default_factory=dict)  # by phase, then by pass
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -28,3 +29,8 @@ class Clock:
         start = time.perf_counter()
         yield
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+    def add_pass(self, phase: str, name: str, seconds: float) -> None:
+        """Count what one pass took; several libraries add up."""
+        known = self.passes.setdefault(phase, {})
+        known[name] = known.get(name, 0.0) + seconds

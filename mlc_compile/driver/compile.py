@@ -4,6 +4,7 @@ Three stages, each timed: importing (config to Relax), optimizing (the phases of
 `pipeline`), generating code (LLVM and the linker).
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from mlc_compile.artifact import (
     Check,
     FlatKV,
     Library,
+    LibraryCheck,
     Limits,
     Manifest,
     Versions,
@@ -28,11 +30,15 @@ from mlc_compile.artifact import (
     staged,
     write_manifest,
 )
+from mlc_compile.driver.budget import Asked, fit
 from mlc_compile.driver.clock import Clock
 from mlc_compile.driver.limits import limits_for
+from mlc_compile.driver.optimize import optimize
 from mlc_compile.driver.subject import Subject, read_subject
 from mlc_compile.driver.texts import write_texts
-from mlc_compile.emit.backend import emitter_of, require_emitter
+from mlc_compile.emit.backend import device_compiler, emitter_of, require_emitter
+from mlc_compile.emit.binary import can_read
+from mlc_compile.emit.check_library import check_library
 from mlc_compile.emit.link import Linker, find_linker
 from mlc_compile.errors import ConfigError, TargetError
 from mlc_compile.model.config import Qwen3Config
@@ -44,8 +50,11 @@ from mlc_compile.tvm_version import PINS, require_tvm
 if TYPE_CHECKING:
     from tvm import IRModule
 
+    from mlc_compile.emit.cuda_resources import Resources
     from mlc_compile.passes.events import Event
+    from mlc_compile.passes.plan_memory import FunctionMemory
     from mlc_compile.pipeline import Plan
+    from mlc_compile.report.compilation import Compilation, Recorder
 
 # Tokens of a KV page. Flat: a row of the transposed keys is one cache line of float16, and
 # little is read past the last token. TVM's: what MLC's and web-llm's runtimes pass.
@@ -63,6 +72,8 @@ class Options:
     prefill_chunk: int | None = None  # tokens a prefill call takes at most
     kv_dtype: KVDtype | None = None  # by default what the scheme stores norms in
     activations: Activations | None = None  # by default int8 where the target can
+    memory_budget: int | None = None  # bytes that generating may take; it then decides the limits
+    disabled: tuple[str, ...] = ()  # passes to leave out, as passes.catalog.check_disabled gives
 
 
 DEFAULTS: Final = Options()
@@ -79,6 +90,8 @@ class Job:
     kv: FlatKV
     activations: Activations
     linker: Linker
+    device_compiler: str
+    disabled: tuple[str, ...] = ()  # passes to leave out
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +107,11 @@ class Generated:
     """What is to be told of one library: a target with variants has several."""
 
     plan: WeightPlan
-    functions: Mapping[str, int]  # bytes of intermediate storage that each holds
+    memory: "tuple[FunctionMemory, ...]"
     events: "tuple[Event, ...]"
+    linked: LibraryCheck | None
+    resources: "tuple[Resources, ...]"
+    compilation: "Compilation"
 
 
 def compile_model(
@@ -108,7 +124,8 @@ def compile_model(
 ) -> Compiled:
     """Compile the model in `model` for `target` into the artifact directory `out`, without weights.
 
-    Raises ConfigError (scheme, limits), CheckpointError, TargetError (no linker, wrong TVM).
+    Raises ConfigError (scheme, limits), CheckpointError, TargetError (no linker, wrong TVM,
+    over the memory budget).
     """
     find_scheme(quant)
     job = prepare(read_subject(model), target, quant, options)
@@ -116,7 +133,7 @@ def compile_model(
     with staged(out) as scratch:
         manifest = compile_into(scratch, job, clock)
         write_manifest(scratch, manifest)
-        write_log(scratch, manifest, {"seconds": clock.seconds})
+        write_log(scratch, manifest, {"seconds": clock.seconds, "pass_seconds": clock.passes})
     return Compiled(manifest, clock.seconds)
 
 
@@ -125,7 +142,7 @@ def prepare(subject: Subject, target: Target, quant: str, options: Options) -> J
     require_tvm()
     require_emitter(target)
     require_float16(target, quant)
-    return Job(
+    job = Job(
         subject=subject,
         target=target,
         quant=quant,
@@ -133,7 +150,28 @@ def prepare(subject: Subject, target: Target, quant: str, options: Options) -> J
         kv=choose_kv(subject.config, target, quant, options),
         activations=choose_activations(target, quant, options),
         linker=find_linker(target),
+        device_compiler=device_compiler(target),
+        disabled=options.disabled,
     )
+    if options.memory_budget is None:
+        return job
+    return dataclasses.replace(job, limits=_limits_within(job, options))
+
+
+def _limits_within(job: Job, options: Options) -> Limits:
+    """The largest limits that the memory budget has room for."""
+    assert options.memory_budget is not None
+    asked = Asked(
+        budget=options.memory_budget,
+        context=options.context,
+        prefill_chunk=options.prefill_chunk,
+        max_context=job.subject.config.max_context,
+    )
+
+    def lowered(row: Target, limits: Limits) -> "tuple[IRModule, Plan]":
+        return import_model(dataclasses.replace(job, limits=limits), row)
+
+    return fit(asked, job.kv, job.target.libraries, lowered)
 
 
 def compile_into(directory: Path, job: Job, clock: Clock) -> Manifest:
@@ -200,50 +238,68 @@ def choose_activations(target: Target, quant: str, options: Options) -> Activati
 def _compile_one(directory: Path, job: Job, row: Target, clock: Clock) -> Generated:
     """Write the library of one row: the target itself, or a variant of it."""
     mod, plan = _import(job, row, clock)
-    mod, functions = _optimize(mod, plan, clock)
-    _generate(mod, row, job.linker, directory / row.library, clock)
-    from mlc_compile.passes import events
+    recorder = _recorder(job)
+    mod = _optimize(mod, plan, clock, recorder)
+    resources = _generate(mod, row, job.linker, directory / row.library, clock)
+    from mlc_compile.emit.cuda import spill_events
+    from mlc_compile.passes import events, plan_memory
     from mlc_compile.passes.bind_weights import read_plan
 
-    return Generated(read_plan(mod), functions, events.read(mod))
+    return Generated(
+        plan=read_plan(mod),
+        memory=plan_memory.read(mod),
+        events=(*events.read(mod), *spill_events(resources)),
+        linked=check_library(directory / row.library, row) if can_read() else None,
+        resources=resources,
+        compilation=recorder.compilation(),
+    )
 
 
-def _import(job: Job, row: Target, clock: Clock) -> tuple["IRModule", "Plan"]:
+def _recorder(job: Job) -> "Recorder":
+    from mlc_compile.report.compilation import Recorder
+
+    return Recorder(job.kv, job.limits)
+
+
+def _import(job: Job, row: Target, clock: Clock) -> "tuple[IRModule, Plan]":
     with clock.stage("importing"):
-        from mlc_compile.model.qwen3 import export
-        from mlc_compile.pipeline import Plan
-
-        config = job.subject.config
-        mod, names = export(config, tied=config.tie_word_embeddings)
-        facts = (
-            ("model_type", "qwen3"),
-            ("quantization", job.quant),
-            ("context_window_size", job.limits.context),
-            ("prefill_chunk_size", job.limits.prefill_chunk),
-            ("kv_state_kind", row.kv),
-        )
-        return mod, Plan(
-            row, job.quant, job.kv, job.limits, names, config.rope, job.activations, facts
-        )
+        return import_model(job, row)
 
 
-def _optimize(mod: "IRModule", plan: "Plan", clock: Clock) -> tuple["IRModule", dict[str, int]]:
-    with clock.stage("optimizing"):
-        from mlc_compile.pipeline import phases, planned_bytes
+def import_model(job: Job, row: Target) -> "tuple[IRModule, Plan]":
+    """The model as a module, and the plan of its passes."""
+    from mlc_compile.model.qwen3 import export
+    from mlc_compile.pipeline import Plan
 
-        functions: dict[str, int] = {}
-        with emitter_of(plan.target).tvm_target(plan.target):
-            for phase in phases(plan):
-                for step in phase.passes:
-                    mod = step(mod)
-                if phase.name == "memory":
-                    functions = planned_bytes(mod)
-        return mod, functions
+    config = job.subject.config
+    mod, names = export(config, tied=config.tie_word_embeddings)
+    facts = (
+        ("model_type", "qwen3"),
+        ("quantization", job.quant),
+        ("context_window_size", job.limits.context),
+        ("prefill_chunk_size", job.limits.prefill_chunk),
+        ("kv_state_kind", row.kv),
+    )
+    plan = Plan(row, job.quant, job.kv, job.limits, names, config.rope, job.activations, facts)
+    return mod, dataclasses.replace(plan, disabled=job.disabled)
 
 
-def _generate(mod: "IRModule", row: Target, linker: Linker, out: Path, clock: Clock) -> None:
+def _optimize(mod: "IRModule", plan: "Plan", clock: Clock, recorder: "Recorder") -> "IRModule":
+    with clock.stage("optimizing"), emitter_of(plan.target).tvm_target(plan.target):
+        from mlc_compile.schedule.limits import require_limits
+
+        optimized = optimize(mod, plan, clock, (recorder,))
+        require_limits(optimized, plan.target)
+        return optimized
+
+
+def _generate(
+    mod: "IRModule", row: Target, linker: Linker, out: Path, clock: Clock
+) -> "tuple[Resources, ...]":
     with clock.stage("generating code"):
-        emitter_of(row).emit(mod, row, linker, out)
+        if note := linker.slow_start():
+            clock.progress.step(note)
+        return emitter_of(row).emit(mod, row, linker, out)
 
 
 def _manifest(job: Job, made: Sequence[Generated]) -> Manifest:
@@ -258,12 +314,13 @@ def _manifest(job: Job, made: Sequence[Generated]) -> Manifest:
         backend=job.target.backend,
         triple=job.target.triple,
         linker=job.linker.name,
+        device_compiler=job.device_compiler,
         versions=Versions(
             mlc_compile=__version__, tvm=PINS["apache-tvm"], tvm_ffi=PINS["apache-tvm-ffi"]
         ),
         libraries=tuple(
-            Library(path=row.library, requires=row.requires, priority=i)
-            for i, row in enumerate(job.target.libraries)
+            Library(path=row.library, requires=row.requires, priority=i, linked=one.linked)
+            for i, (row, one) in enumerate(zip(job.target.libraries, made, strict=True))
         ),
         limits=job.limits,
         activations=job.activations,
@@ -272,7 +329,7 @@ def _manifest(job: Job, made: Sequence[Generated]) -> Manifest:
         vocab_size=job.subject.config.vocab_size,
         plan=plan,
         plan_digest=digest,
-        activation_bytes=max(_functions(made).values()),
+        activation_bytes=max(one.planned_bytes for one in _functions(made)),
         files=(),
         check=Check(status="not run", reason="a library without weights"),
     )
@@ -282,14 +339,16 @@ def _write_report(directory: Path, manifest: Manifest, made: Sequence[Generated]
     from mlc_compile.report.summary import summarize
 
     events = dict.fromkeys(event for one in made for event in one.events)
-    report = summarize(manifest, _functions(made), events)
+    best = made[-1].compilation
+    report = summarize(manifest, _functions(made), events, best)
     (directory / REPORT).write_bytes(pretty_json(report))
 
 
-def _functions(made: Sequence[Generated]) -> dict[str, int]:
-    """Bytes that each function holds, in the library where it holds most."""
-    most: dict[str, int] = {}
-    for one in made:
-        for name, nbytes in one.functions.items():
-            most[name] = max(nbytes, most.get(name, 0))
-    return most
+def _functions(made: Sequence[Generated]) -> "list[FunctionMemory]":
+    """The memory of each function, in the library where it holds most."""
+    most: dict[str, FunctionMemory] = {}
+    for found in (memory for one in made for memory in one.memory):
+        known = most.get(found.name)
+        if known is None or known.planned_bytes < found.planned_bytes:
+            most[found.name] = found
+    return list(most.values())

@@ -23,6 +23,7 @@ from mlc_compile.artifact import (
     File,
     WeightsManifest,
     list_files,
+    pretty_json,
     staged,
     write_manifest,
 )
@@ -43,6 +44,7 @@ from mlc_compile.errors import CheckpointError, ConfigError, EnvironmentError_
 from mlc_compile.model.weights import EMBEDDING, HEAD, weight_specs
 from mlc_compile.progress import SILENT, Progress
 from mlc_compile.quant import find_scheme, part_name
+from mlc_compile.quant.error import QUANTIZATION, BlockError, combine, measure
 from mlc_compile.quant.scheme import Floats, Scheme
 from mlc_compile.runtime.host import available_cores
 
@@ -94,9 +96,17 @@ def convert_subject(
     subject: Subject, quant: str, out: Path, progress: Progress, *, threads: int | None = None
 ) -> WeightsManifest:
     """The same for a model that was read already."""
+    with staged(out) as scratch:
+        return convert_into(scratch, subject, quant, progress, threads=threads)
+
+
+def convert_into(
+    scratch: Path, subject: Subject, quant: str, progress: Progress, *, threads: int | None = None
+) -> WeightsManifest:
+    """The same into an existing, empty directory."""
     source = _source(subject, find_scheme(quant))
     config = subject.config
-    with staged(out) as scratch, _pool(threads) as pool:
+    with _pool(threads) as pool:
         _write_tensors(source, scratch, pool, progress)
         write_proof(config, source.plan, scratch, progress)
         progress.step("writing the manifest")
@@ -134,12 +144,15 @@ def _write_tensors(source: Source, scratch: Path, pool: Executor, progress: Prog
     progress.step(f"quantizing {len(source.plan)} tensors", parameters)
     writer = TensorCacheWriter(scratch, shards)
 
-    def write(block: tuple[Storage, int, int]) -> int:
+    def write(block: tuple[Storage, int, int]) -> BlockError:
         return _write_block(source.checkpoint, writer, *block)
 
     # In order, so that of several faults the first one is reported, on every run.
+    errors = []
     for done in pool.map(write, [block for s in source.plan for block in _row_blocks(s)]):
-        progress.advance(done)
+        progress.advance(done.weights)
+        errors.append(done)
+    (scratch / QUANTIZATION).write_bytes(pretty_json(combine(errors)))
     progress.step("hashing the shards")
     writer.finish(parameters, pool)
 
@@ -162,14 +175,15 @@ def _row_blocks(storage: Storage) -> Iterator[tuple[Storage, int, int]]:
 
 def _write_block(
     checkpoint: Checkpoint, writer: TensorCacheWriter, storage: Storage, start: int, stop: int
-) -> int:
-    """Read, check, quantize and write rows `start` to `stop`; returns the number of weights."""
+) -> BlockError:
+    """Read, check, quantize and write rows `start` to `stop`; how far they are from the weights."""
     name, vector = storage.spec.name, storage.is_vector
     values = checkpoint.read(name)[None] if vector else checkpoint.read_rows(name, start, stop)
     _check_values(checkpoint, storage, values, start)
-    for suffix, part in storage.scheme.encode(values).items():
+    parts = storage.scheme.encode(values)
+    for suffix, part in parts.items():
         writer.write(part_name(name, suffix), start, part[0] if vector else part)
-    return values.size
+    return measure(name, storage.scheme, values, parts)
 
 
 def _check_values(checkpoint: Checkpoint, storage: Storage, values: Floats, start: int) -> None:

@@ -1,12 +1,15 @@
 """Which module emits for a backend; looked up by name, so that asking imports no TVM."""
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+from mlc_compile.emit.cuda_resources import Resources
+from mlc_compile.emit.cuda_toolchain import find_compiler
 from mlc_compile.emit.link import Linker
 from mlc_compile.errors import TargetError, listing
-from mlc_compile.target import Backend, Target
+from mlc_compile.target import Backend, Device, Target
 
 if TYPE_CHECKING:
     from tvm import IRModule
@@ -24,8 +27,13 @@ class Emitter(Protocol):
     def tvm_target(self, target: Target) -> Any:
         """TVM's description of `target`; TargetError if the installed LLVM does not know it."""
 
-    def emit(self, mod: "IRModule", target: Target, linker: Linker, out: Path) -> None:
-        """Write the library of a module that went through all phases."""
+    def emit(
+        self, mod: "IRModule", target: Target, linker: Linker, out: Path
+    ) -> tuple[Resources, ...]:
+        """Write the library of a module that went through all phases.
+
+        Returns what each kernel takes of its device, where a compiler tells.
+        """
 
 
 def require_emitter(target: Target) -> None:
@@ -35,6 +43,21 @@ def require_emitter(target: Target) -> None:
             f"target {target.name}: this version emits no {target.backend} libraries",
             hint=f"it emits {listing(list(EMITTERS))}; see `mlc-compile targets`",
         )
+
+
+# Backends whose kernels we compile ourselves: the compiler's name, or TargetError without one.
+DEVICE_COMPILERS: Final[dict[Backend, Callable[[Device], str]]] = {
+    "cuda": lambda device: find_compiler(device.archs).name,
+}
+
+
+def device_compiler(target: Target) -> str:
+    """What compiles the kernels for the target's device; "" where the device does that itself.
+
+    TargetError if it is needed and not here.
+    """
+    find = DEVICE_COMPILERS.get(target.backend)
+    return "" if find is None or target.device is None else find(target.device)
 
 
 def emitter_of(target: Target) -> Emitter:

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
+from mlc_compile.artifact import LibraryCheck
 from mlc_compile.emit.binary import ARCHIVE, Binary, Import, members, read, undefined
 from mlc_compile.emit.stand_ins import WINDOWS_DLL
 from mlc_compile.emit.symbols import FFI, OF_SYSTEM
@@ -28,17 +27,6 @@ GLIBC: Final = "GLIBC_"
 EXPORT: Final = "__tvm_ffi_"  # before the names that TVM's loader looks up
 BLOB: Final = "__tvm_ffi__library_bin"
 PART_OF_WINDOWS: Final = "api-ms-win-crt-"  # the C runtime of Windows 10, in parts
-
-
-class LibraryCheck(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What was read from a library and found to be as its target says."""
-
-    format: str  # ELF, Mach-O, PE, or Mach-O archive
-    arch: str
-    oldest: str  # the system that loads it: "glibc 2.17", "macOS 13.0"; "": the file does not say
-    needed: tuple[str, ...]  # libraries that are loaded with it
-    imports: tuple[str, ...]  # functions that it leaves to them and to TVM's runtime
-    prefix: str = ""  # of a static library: what TVM's `system_lib` is asked for
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """CPU libraries: LLVM objects from the wheel's own LLVM, linked by `emit.link`."""
 
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,8 +9,9 @@ import tvm
 from tvm import IRModule, relax
 from tvm.ir.transform import PassContext
 
+from mlc_compile.emit.kernels import write_objects
 from mlc_compile.emit.link import Linker, as_tvm_callback
-from mlc_compile.errors import TargetError
+from mlc_compile.errors import TargetError, near_matches
 from mlc_compile.target import Target
 
 
@@ -19,14 +21,21 @@ def tvm_target(target: Target) -> tvm.target.Target:
     LLVM itself only warns about an unknown CPU and then builds generic code.
     """
     if not tvm.get_global_func("target.llvm_is_valid_cpu")(target.mcpu, target.triple):
+        near = near_matches(target.mcpu, _known_cpus(target.triple))
         raise TargetError(
             f"target {target.name}: LLVM knows no CPU {target.mcpu!r} for {target.triple}",
-            hint=f"correct mcpu in configs/targets/{target.name}.toml",
+            hint=f"correct mcpu in configs/targets/{target.name}.toml: {near}",
         )
     features = [f"+{feature}" for feature in target.mattr]
     return tvm.target.Target(
         {"kind": "llvm", "mtriple": target.triple, "mcpu": target.mcpu, "mattr": features}
     )
+
+
+def _known_cpus(triple: str) -> list[str]:
+    """The names that LLVM lists; it knows a few aliases more, `apple-m1` among them."""
+    known = tvm.get_global_func("target.llvm_get_cpu_archlist")
+    return [str(name) for name in known(tvm.target.Target({"kind": "llvm", "mtriple": triple}))]
 
 
 @contextmanager
@@ -48,6 +57,10 @@ def build(mod: IRModule, target: Target) -> relax.VMExecutable:
         return relax.build(mod, tvm_target(target), relax_pipeline=None)
 
 
-def emit(mod: IRModule, target: Target, linker: Linker, out: Path) -> None:
-    """Build a module that went through all phases, and link it to `out`."""
-    build(mod, target).export_library(str(out), fcompile=as_tvm_callback(linker, out))
+def emit(mod: IRModule, target: Target, linker: Linker, out: Path) -> tuple[()]:
+    """Compile a module that went through all phases, kernel by kernel, and link it to `out`."""
+    with tempfile.TemporaryDirectory() as place, code_generation():
+        executable, objects = write_objects(mod, tvm_target(target), Path(place))
+        callback = as_tvm_callback(linker, out)
+        executable.export_library(str(out), fcompile=callback, addons=objects)
+    return ()

@@ -56,9 +56,10 @@ def build(mod: IRModule, target: Target) -> relax.VMExecutable:
         return relax.build(mod, row, relax_pipeline=None)
 
 
-def emit(mod: IRModule, target: Target, linker: Linker, out: Path) -> None:
+def emit(mod: IRModule, target: Target, linker: Linker, out: Path) -> tuple[()]:
     """Build a module that went through all phases, and link or archive it to `out`."""
     build(mod, target).export_library(str(out), fcompile=as_tvm_callback(linker, out))
+    return ()
 
 
 def system_prefix(mod: IRModule) -> str:

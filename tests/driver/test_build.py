@@ -17,8 +17,10 @@ import pytest
 
 from mlc_compile.artifact import Check, Manifest, WeightsManifest, describe, read_manifest
 from mlc_compile.driver import build as module
-from mlc_compile.driver.build import build, prove
+from mlc_compile.driver import prove as proving
+from mlc_compile.driver.build import build
 from mlc_compile.driver.compile import Options
+from mlc_compile.driver.prove import prove
 from mlc_compile.errors import ConfigError, DamageError, TargetError
 from mlc_compile.target import find_target, missing_features
 
@@ -31,7 +33,7 @@ def answer(monkeypatch):
     """`answer(check)`: what the process that replays the proof says."""
 
     def pretend(check):
-        monkeypatch.setattr(module, "ask", lambda *_args, **_options: check)
+        monkeypatch.setattr(proving, "ask", lambda *_args, **_options: check)
 
     return pretend
 
@@ -169,7 +171,9 @@ def test_a_library_that_is_not_the_best_is_replayed_too(variants, tmp_path):
 def test_the_report_holds_the_decisions_of_all_variants(variants):
     report = json.loads((variants / "report.json").read_text())
     manifest = read_manifest(variants, Manifest)
-    assert manifest.activation_bytes == max(report["memory"]["functions"].values())
+    assert manifest.activation_bytes == max(
+        one["planned_bytes"] for one in report["memory"]["functions"]
+    )
     events = [tuple(sorted(event.items())) for event in report["events"]]
     assert len(events) == len(set(events))
 
@@ -322,9 +326,12 @@ def test_a_file_is_no_place_for_builds(cli, nano_checkpoint, tmp_path):
 
 
 def test_paths_go_to_stdout_and_the_rest_to_stderr(cli, nano_checkpoint, tmp_path):
-    ran = cli("build", nano_checkpoint, "-o", tmp_path)
+    ran = cli("build", nano_checkpoint, "-o", tmp_path, "--no-cache")
     assert ran.out == f"{tmp_path / HOME / 'cpu'}\n"
-    converting, stages, proof = ran.err.splitlines()
+    converting, weights, stages, sources, kernels, proof = ran.err.splitlines()
+    assert weights == "weights: built"
+    assert sources == "cpu: library: built, packed: built, proof: built"
+    assert re.fullmatch(r"cpu: kernels: 0 cached, \d+ built", kernels)
     assert re.fullmatch(r"converting \d+\.\d s", converting)
     assert re.fullmatch(r"cpu: importing \d+\.\d s, optimizing .*, proving \d+\.\d s", stages)
     number = r"[\d.e-]+"

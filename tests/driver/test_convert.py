@@ -110,6 +110,7 @@ def test_the_directory_has_all_that_an_artifact_needs(nano, tmp_path):
         "generation_config.json",
         "manifest.json",
         "merges.txt",
+        "quantization.json",
         "mlc-chat-config.json",
         "params_shard_0.bin",
         "proof.safetensors",

@@ -1,0 +1,50 @@
+"""Locks between processes. The kernel lets go of one when its holder dies, however it dies."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def acquire(path: Path, *, wait: bool = True) -> int | None:
+    """Lock `path`, made if it is absent; the handle to `release`, None if held and not `wait`.
+
+    OSError where the file cannot be made or the file system has no locks.
+    """
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            os.close(handle)
+            return None
+        except BaseException:
+            os.close(handle)
+            raise
+        if _is_at(handle, path):
+            return handle
+        os.close(handle)  # it was unlinked while we waited: others lock a new file
+
+
+def release(handle: int) -> None:
+    """Let go of a lock."""
+    os.close(handle)
+
+
+@contextmanager
+def try_lock(path: Path) -> Iterator[bool]:
+    """Hold the lock if nobody else does; whether that is so."""
+    handle = acquire(path, wait=False)
+    try:
+        yield handle is not None
+    finally:
+        if handle is not None:
+            release(handle)
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,295 @@
+"""The store of entries: find, restore, add, collect; in every trouble it steps aside.
+
+A store that cannot be written, because it is read-only or its disk is full, says so once in
+`notes` and is read from as far as that goes; a damaged entry is removed, said, and is a miss.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from mlc_compile.artifact import File, describe
+from mlc_compile.cache.copy import Unreadable, copy_in, copy_out, sync
+from mlc_compile.cache.key import ENTRY, FILES, LEVELS, Entry, Key, Level, read_entry, write_entry
+from mlc_compile.cache.lock import acquire, release, try_lock
+from mlc_compile.errors import DamageError
+from mlc_compile.progress import SILENT, Progress
+
+FORMAT: Final = "1"  # of the directories and of `entry.json`; another version has its own
+DEFAULT_LIMIT: Final = 20 << 30  # bytes: the weights of an 8B model take 4.6e9, twice
+
+
+# Levels that are made again in a moment: not worth waiting for the disk. What a power cut makes
+# of them is seen when they are read, as all damage is.
+CHEAP: Final[frozenset[Level]] = frozenset({"limits", "proof", "kernel"})
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An entry in the store. `used`: when it last served, in nanoseconds since the epoch."""
+
+    entry: Entry
+    directory: Path
+    used: int
+
+
+@dataclass(slots=True)
+class Store:
+    """The build cache under `cache_dir`, kept below `limit` bytes by dropping what served least
+    recently.
+
+    `notes` collects what went wrong, each in a sentence for people.
+    """
+
+    cache_dir: Path
+    limit: int = DEFAULT_LIMIT
+    notes: list[str] = field(default_factory=list)
+    _writable: bool = True
+    _nbytes: int | None = None  # of all entries, when they were last counted and since
+
+    @property
+    def root(self) -> Path:
+        """Where everything lies that has this version's format."""
+        return self.cache_dir / "builds" / FORMAT
+
+    @property
+    def _locks(self) -> Path:
+        return self.root / "locks"
+
+    @property
+    def _scratch(self) -> Path:
+        return self.root / "scratch"
+
+    @contextmanager
+    def locked(self, name: str, progress: Progress = SILENT) -> Iterator[None]:
+        """Hold the lock called `name` (a key's digest); none where the store is not writable."""
+        handle = None
+        if self._writable:
+            with self.writing():
+                self._locks.mkdir(parents=True, exist_ok=True)
+                handle = acquire(self._locks / name, wait=False)
+                if handle is None:
+                    progress.step("waiting for another build of the same")
+                    handle = acquire(self._locks / name)
+        try:
+            yield
+        finally:
+            if handle is not None:
+                release(handle)
+
+    def has(self, key: Key) -> bool:
+        """Whether there is an entry of `key`, sound or not."""
+        return self._place(key).is_dir()
+
+    def find(self, key: Key) -> Entry | None:
+        """The entry of `key`, which now counts as used; its files are looked at later."""
+        directory = self._place(key)
+        try:
+            entry = read_entry(directory)
+        except FileNotFoundError:
+            if directory.is_dir():
+                self.discard(key, f"it has no {ENTRY}")
+            return None
+        except DamageError as e:
+            self.discard(key, str(e))
+            return None
+        except OSError as e:  # a disk that fails, or no permission
+            self._give_up((e.strerror or str(e)).lower())
+            return None
+        with suppress(OSError):
+            os.utime(directory / ENTRY)
+        return entry
+
+    def read(self, entry: Entry, path: str) -> bytes | None:
+        """A small file of an entry, compared with its digest; None, and no entry, if damaged."""
+        file = self._place(entry.key) / FILES / path
+        try:
+            if describe(file, path) == entry.file(path):
+                return file.read_bytes()
+        except OSError:
+            pass
+        self.discard(entry.key, f"{path} is damaged or missing")
+        return None
+
+    def restore(self, entry: Entry, directory: Path) -> bool:
+        """Copy an entry's files into `directory`; False, and nothing there, if one is damaged."""
+        for file in entry.files:
+            target = directory / file.path
+            if not self._copied(entry, file, target):
+                for made in entry.files:
+                    (directory / made.path).unlink(missing_ok=True)
+                self.discard(entry.key, f"{file.path} is damaged or missing")
+                return False
+        return True
+
+    def add(self, key: Key, directory: Path, files: tuple[File, ...]) -> None:
+        """Keep `files` of `directory` under `key`, whose lock the caller holds."""
+        entry = Entry(key=key, files=files)
+        if not self._has_room(entry):
+            return
+        with self.writing():
+            scratch = self._scratch / key.digest
+            shutil.rmtree(scratch, ignore_errors=True)  # a killed build's
+            try:
+                self._write(scratch, entry, directory)
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+            if self._nbytes is not None:
+                self._nbytes += entry.nbytes
+            if self._nbytes is None or self._nbytes > self.limit:
+                self.collect(self.limit)
+
+    def add_bytes(self, key: Key, name: str, data: bytes) -> None:
+        """Keep one small file under `key`, whose lock the caller holds."""
+        aside = self._scratch / f"{key.digest}.bytes"
+        if not self._writable:
+            return
+        with self.writing():
+            try:
+                aside.mkdir(parents=True, exist_ok=True)
+                (aside / name).write_bytes(data)
+                self.add(key, aside, (describe(aside / name, name),))
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
+
+    def discard(self, key: Key, why: str) -> None:
+        """Remove a damaged entry, and say so; one that was collected meanwhile is no damage."""
+        if not self.has(key):
+            return
+        self.notes.append(f"a {key.level} entry of the cache was damaged ({why}); it was removed")
+        try:
+            self._remove(key)
+        except OSError:
+            self.notes[-1] = (
+                f"a {key.level} entry of the cache is damaged ({why}) and cannot be removed"
+            )
+
+    def held(self) -> tuple[Held, ...]:
+        """All readable entries, the one that served least recently first."""
+        found = []
+        for directory in self.directories():
+            with suppress(OSError, DamageError):
+                used = (directory / ENTRY).stat().st_mtime_ns
+                found.append(Held(read_entry(directory), directory, used))
+        return tuple(sorted(found, key=lambda one: (one.used, one.directory.name)))
+
+    def directories(self) -> tuple[Path, ...]:
+        """The directories of all entries, readable or not, by level."""
+        levels = [self.root / "entries" / level for level in LEVELS]
+        return tuple(d for level in levels if level.is_dir() for d in sorted(level.iterdir()))
+
+    def collect(self, limit: int) -> tuple[Entry, ...]:
+        """Remove what served least recently until the rest fits `limit` bytes; what was removed.
+
+        Entries that somebody works with stay. What killed processes left goes too.
+        """
+        held = self.held()
+        total = sum(one.entry.nbytes for one in held)
+        removed = []
+        for one in held:
+            if total <= limit:
+                break
+            with self._unless_locked(one.directory.name) as free:
+                if free:
+                    self._remove(one.entry.key)
+                    removed.append(one.entry)
+                    total -= one.entry.nbytes
+        self._nbytes = total
+        self._clear_leftovers()
+        return tuple(removed)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """What writes to the cache; an OSError ends the writing, not the build."""
+        try:
+            yield
+        except OSError as e:
+            self._give_up((e.strerror or str(e)).lower())
+
+    def _give_up(self, reason: str) -> None:
+        if self._writable:
+            self.notes.append(
+                f"the cache in {self.cache_dir} cannot keep what is made ({reason}): "
+                "building without it"
+            )
+        self._writable = False
+
+    def _place(self, key: Key) -> Path:
+        return self.root / "entries" / key.level / key.digest
+
+    def files(self, entry: Entry) -> Path:
+        """The directory of an entry's files."""
+        return self._place(entry.key) / FILES
+
+    def _copied(self, entry: Entry, file: File, target: Path) -> bool:
+        try:
+            return copy_out(self._place(entry.key) / FILES / file.path, target, file)
+        except Unreadable:
+            return False
+
+    def _has_room(self, entry: Entry) -> bool:
+        """Whether to keep it; the cache never takes the half of a disk that is left."""
+        if not self._writable:
+            return False
+        if entry.nbytes > self.limit:
+            self.notes.append(
+                f"the {entry.key.level} entry takes {entry.nbytes >> 20} MiB, more than the cache "
+                f"may hold ({self.limit >> 20} MiB): it was not kept"
+            )
+            return False
+        with self.writing():
+            self.root.mkdir(parents=True, exist_ok=True)
+            if shutil.disk_usage(self.root).free < 2 * entry.nbytes:
+                self._give_up("too little space is left on its disk")
+        return self._writable
+
+    def _write(self, scratch: Path, entry: Entry, directory: Path) -> None:
+        """Put an entry together in `scratch` and rename it to its place."""
+        place = self._place(entry.key)
+        (scratch / FILES).mkdir(parents=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        for file in entry.files:
+            copy_in(directory / file.path, scratch / FILES / file.path)
+        write_entry(scratch, entry)
+        if place.exists():
+            self._remove(entry.key)
+        if entry.key.level in CHEAP:
+            scratch.rename(place)
+            return
+        made = [scratch / FILES / file.path for file in entry.files]
+        for path in (*made, scratch / ENTRY, scratch / FILES, scratch):
+            sync(path)
+        scratch.rename(place)
+        sync(place.parent)
+
+    def _remove(self, key: Key) -> None:
+        """Out of sight in one step, then file by file."""
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        gone = self._scratch / f"{key.digest}.{os.getpid()}"
+        self._place(key).rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+    @contextmanager
+    def _unless_locked(self, name: str) -> Iterator[bool]:
+        """Whether nobody works on what `name` locks, nobody being able to begin meanwhile."""
+        path = self._locks / name
+        self._locks.mkdir(parents=True, exist_ok=True)
+        with try_lock(path) as free:
+            yield free
+            if free:
+                path.unlink(missing_ok=True)  # whoever waits for it sees that and makes another
+
+    def _clear_leftovers(self) -> None:
+        """What killed processes left in `scratch`, and locks that nobody holds."""
+        left = self._scratch.iterdir() if self._scratch.is_dir() else ()
+        for path in left:
+            with self._unless_locked(path.name.partition(".")[0]) as free:
+                if free:
+                    shutil.rmtree(path, ignore_errors=True)
+        for path in self._locks.iterdir() if self._locks.is_dir() else ():
+            with self._unless_locked(path.name):
+                pass

@@ -1,0 +1,268 @@
+"""What decides the bytes of each step of a build, as named components of a cache key.
+
+Whatever can change a byte is here, and nothing else: no directory, locale, environment or
+number of threads. The CPU is part of `weights`, since the proof's logits are sums that numpy
+orders by CPU, and of `proof`, which is about this machine.
+"""
+
+import dataclasses
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from mlc_compile.artifact import Check, Manifest
+from mlc_compile.cache import Key, Stamps
+from mlc_compile.checkpoint.directory import CONFIG, GENERATION_CONFIG
+from mlc_compile.driver.compile import Job, Options
+from mlc_compile.driver.subject import Subject
+from mlc_compile.emit.keeper import Kernel
+from mlc_compile.emit.link import Linker
+from mlc_compile.target import Backend, config_dir, cpu_features
+
+PACKAGE: Final = Path(__file__).parents[1]
+
+# Our code by step, as paths of the package. Converting and packing know no compiler, so a
+# changed pass leaves their results alone.
+CONVERTING: Final = (
+    "artifact.py",
+    "checkpoint",
+    "driver",
+    "errors.py",
+    "layout.py",
+    "model",
+    "progress.py",
+    "quant",
+    "runtime/host.py",
+)
+EMITTING: Final = ("emit/cpu.py", "emit/kernels.py")
+EVERYTHING: Final = (".",)
+NOT_CODE: Final = ("cli", "data", "configs")  # no byte of a result comes from them; configs: below
+
+# Distributions by step: another version may write other bytes.
+WRITERS: Final = ("numpy", "msgspec", "safetensors", "ml_dtypes")
+# What compiles for a device beside TVM, where wheels bring it; `Job.device_compiler` names it.
+DEVICE_WHEELS: Final[dict[Backend, tuple[str, ...]]] = {
+    "cuda": (
+        "nvidia-cuda-nvrtc",
+        "nvidia-cuda-crt",
+        "nvidia-nvfatbin",
+        "nvidia-cuda-runtime",
+        "nvidia-cuda-cccl",
+    ),
+}
+ZIG: Final = ("ziglang", "lief")  # lief reads what zig is given and makes
+NOT_OF_LINKING: Final = ("first", "mark")  # fields of a linker that only tell how long it takes
+TVM: Final = ("apache-tvm", "apache-tvm-ffi")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Keys:
+    """Makes keys; digests of files come through `stamps`, and `inputs` lists the files."""
+
+    stamps: Stamps
+    inputs: list[Path] = dataclasses.field(default_factory=list)
+
+    def weights(self, subject: Subject, quant: str) -> Key:
+        """Of the neutral weights, their texts and their proof."""
+        checkpoint = sorted(subject.directory.glob("*.safetensors*"))
+        return Key(
+            level="weights",
+            parts={
+                **self._model(subject),
+                **{f"checkpoint.{path.name}": self._digest(path) for path in checkpoint},
+                "scheme": quant,
+                "cpu": _cpu(),
+                "code": self._code(CONVERTING),
+                **_wheels(WRITERS),
+            },
+        )
+
+    def limits(self, job: Job, options: Options) -> Key:
+        """Of the limits that fit a memory budget; `job` is what was decided without it."""
+        parts = {**self.library(job).parts, **dict(_flat("options", options))}
+        return Key(level="limits", parts=parts)
+
+    def library(self, job: Job) -> Key:
+        """Of all that `compile` writes: libraries, plan, report, texts."""
+        return Key(
+            level="library",
+            parts={
+                **self._model(job.subject),
+                **decisions(job),
+                **self._linker(job.linker),
+                **_wheels(DEVICE_WHEELS.get(job.target.backend, ())),
+                "code": self._code(EVERYTHING),
+                **_wheels((*WRITERS, *TVM)),
+            },
+        )
+
+    def packed(self, weights_digest: str, plan_digest: str) -> Key:
+        """Of `weights.bin`."""
+        return Key(
+            level="packed",
+            parts={
+                "weights": weights_digest,
+                "plan": plan_digest,
+                "code": self._code(CONVERTING),
+                **_wheels(("numpy",)),
+            },
+        )
+
+    def proof(self, manifest: Manifest) -> Key:
+        """Of the outcome of replaying the proof of a finished artifact on this machine."""
+        unproven = msgspec.structs.replace(manifest, check=Check(status="not run"))
+        return Key(
+            level="proof",
+            parts={
+                "artifact": _sha256(msgspec.json.encode(unproven, order="deterministic")),
+                "cpu": _cpu(),
+                "code": self._code(EVERYTHING),
+                **_wheels(("numpy", *TVM)),
+            },
+        )
+
+    def kernel(self, kernel: Kernel) -> Key:
+        """Of one compiled kernel; its function says what our passes and rules made of it."""
+        parts = {**dict(_flat("kernel", kernel)), "code": self._code(EMITTING), **_wheels(TVM)}
+        return Key(level="kernel", parts=parts)
+
+    def _digest(self, path: Path) -> str:
+        self.inputs.append(path)
+        return self.stamps.digest(path)
+
+    def _model(self, subject: Subject) -> dict[str, str]:
+        """The model as texts: its name, config and tokenizer, whatever directory it lies in."""
+        names = (CONFIG, GENERATION_CONFIG, *subject.tokenizer)
+        paths = {name: subject.directory / name for name in names}
+        texts = {f"text.{n}": self._digest(p) for n, p in paths.items() if p.is_file()}
+        return {"model": subject.name, "tied": str(subject.config.tie_word_embeddings), **texts}
+
+    def _code(self, parts: tuple[str, ...]) -> str:
+        """The sources of `parts`, and the configs."""
+        places = {"package": PACKAGE, "configs": config_dir()}
+        digests = {
+            f"{place}/{path.relative_to(root).as_posix()}": self._digest(path)
+            for place, root in places.items()
+            for path in _sources(root, parts if root == PACKAGE else EVERYTHING)
+        }
+        return _sha256(msgspec.json.encode(digests, order="sorted"))
+
+    def _linker(self, linker: Linker) -> dict[str, str]:
+        """How it is called, and the program that answers; not where that lies."""
+        fields = {f.name: getattr(linker, f.name) for f in dataclasses.fields(linker)}
+        for name in ("command", *NOT_OF_LINKING):
+            fields.pop(name, None)
+        program, *arguments = linker.command
+        parts = dict(_flat("linker", {**fields, "arguments": arguments}))
+        if "ziglang" in arguments:
+            return {**parts, **_wheels(ZIG)}
+        found = shutil.which(program)
+        binary = self._digest(Path(found)) if found else ""
+        return {
+            **parts,
+            **_wheels(("lief",)),
+            "linker.program": binary,
+            "linker.version": _tool_version(program),
+        }
+
+
+def decisions(job: Job) -> dict[str, str]:
+    """Everything decided about a job beside its model and its tools, one component per field.
+
+    Read off the dataclass, so that a field added to it is part of the key.
+    """
+    fields = {f.name: getattr(job, f.name) for f in dataclasses.fields(job)}
+    del fields["subject"], fields["linker"]
+    return dict(pair for name, value in fields.items() for pair in _flat(name, value))
+
+
+def _flat(name: str, value: object) -> Iterator[tuple[str, str]]:
+    """`{"target": {"mcpu": "x"}}` -> `("target.mcpu", "x")`; what has no fields is JSON."""
+    built = msgspec.to_builtins(value)
+    if isinstance(built, Mapping):
+        for field, inner in built.items():
+            yield from _flat(f"{name}.{field}", inner)
+    elif isinstance(built, list | tuple) and any(isinstance(item, Mapping) for item in built):
+        for i, inner in enumerate(built):
+            yield from _flat(f"{name}.{i}", inner)
+    else:
+        yield name, built if isinstance(built, str) else msgspec.json.encode(built).decode()
+
+
+def _sources(root: Path, parts: tuple[str, ...]) -> Iterator[Path]:
+    """Python and TOML files of `parts`, sorted."""
+    for part in sorted(parts):
+        place = root / part
+        found = [place] if place.is_file() else sorted(place.rglob("*"))
+        for path in found:
+            inside = path.relative_to(root).parts
+            if path.suffix in {".py", ".toml"} and (root != PACKAGE or inside[0] not in NOT_CODE):
+                yield path
+
+
+@cache
+def _wheels(names: tuple[str, ...]) -> dict[str, str]:
+    return {f"wheel.{name}": wheel_digest(name) for name in names}
+
+
+@cache
+def wheel_digest(name: str) -> str:
+    """A digest of the wheel's RECORD: path, digest and size of each file.
+
+    Without what pip writes itself, which tells of the environment: scripts, metadata, and
+    compiled bytecode, which has no digest there. The version alone where there is no RECORD.
+    """
+    try:
+        found = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return "absent"
+    record = found.read_text("RECORD")
+    if record is None:
+        return found.version
+    lines = [line for line in record.splitlines() if _is_content(line)]
+    return _sha256("\n".join(sorted(lines)).encode())
+
+
+def _is_content(line: str) -> bool:
+    return ",sha256=" in line and not line.startswith("../") and ".dist-info/" not in line
+
+
+@cache
+def _tool_version(program: str) -> str:
+    """What a compiler, and the linker that it calls, say of themselves, and the C library here."""
+    linker = _first_line((program, "-print-prog-name=ld")) or "ld"
+    said = (_first_line((program, "--version")), _first_line((linker, "--version")))
+    return "; ".join(filter(None, (*said, _c_library())))
+
+
+def _c_library() -> str:
+    """`glibc 2.36`: what a shared library is linked against; empty where there is no saying."""
+    name = "CS_GNU_LIBC_VERSION"
+    return (os.confstr(name) or "") if name in os.confstr_names else ""
+
+
+def _first_line(command: tuple[str, ...]) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"}
+        )
+    except OSError:
+        return ""
+    return done.stdout.partition("\n")[0].strip()
+
+
+@cache
+def _cpu() -> str:
+    return " ".join(sorted(cpu_features()))
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,127 @@
+"""Bundles: a round trip, equal bytes for equal entries, and no damaged one taken in."""
+
+import hashlib
+import io
+import tarfile
+
+import pytest
+
+from mlc_compile.cache import Store
+from mlc_compile.cache.bundle import MAGIC, export_entries, import_entries
+from mlc_compile.cache.key import FILES
+from mlc_compile.errors import ConfigError, DamageError
+
+
+@pytest.fixture
+def full(store, put):
+    put(store, "a", {"lib.so": b"code", "deep/text": b"text"})
+    put(store, "b", {"weights.bin": bytes(5000)}, level="packed")
+    return store
+
+
+def held(store):
+    return {one.entry.key.digest: one.entry for one in store.held()}
+
+
+def test_a_round_trip_brings_every_entry(full, tmp_path):
+    exported = export_entries(full, tmp_path / "bundle")
+    other = Store(tmp_path / "other")
+    imported = import_entries(other, tmp_path / "bundle")
+    digests = [{entry.key.digest for entry in some} for some in (exported, imported)]
+    assert digests[0] == digests[1] == set(held(full))
+    assert held(other) == held(full)
+    (tmp_path / "out").mkdir()
+    for one in other.held():
+        assert other.restore(one.entry, tmp_path / "out")
+    assert (tmp_path / "out" / "deep" / "text").read_bytes() == b"text"
+    assert {path.name for path in other.root.iterdir()} == {"entries", "locks", "scratch"}
+
+
+def test_what_is_there_already_is_left_alone(full, tmp_path):
+    export_entries(full, tmp_path / "bundle")
+    assert import_entries(full, tmp_path / "bundle") == ()
+
+
+def test_equal_entries_give_equal_bundles(full, tmp_path):
+    export_entries(full, tmp_path / "one")
+    other = Store(tmp_path / "other")
+    import_entries(other, tmp_path / "one")
+    export_entries(other, tmp_path / "two")
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+def test_a_damaged_entry_stays_out_of_the_bundle(full, tmp_path):
+    packed = next(d for d in full.directories() if d.parent.name == "packed")
+    (packed / FILES / "weights.bin").write_bytes(bytes(4999) + b"\1")
+    written = export_entries(full, tmp_path / "bundle")
+    assert [entry.key.level for entry in written] == ["library"]
+
+
+def test_a_bundle_changed_anywhere_is_refused_and_brings_nothing(full, tmp_path):
+    bundle, other = tmp_path / "bundle", Store(tmp_path / "other")
+    export_entries(full, bundle)
+    data = bundle.read_bytes()
+    for at in [*range(0, len(data), 997), len(MAGIC), len(MAGIC) + 64, len(data) - 1]:
+        bundle.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        with pytest.raises((DamageError, ConfigError)):
+            import_entries(other, bundle)
+    for length in (0, len(MAGIC), 100, len(data) - 1):
+        bundle.write_bytes(data[:length])
+        with pytest.raises((DamageError, ConfigError)):
+            import_entries(other, bundle)
+    assert other.held() == ()
+
+
+def forged(members):
+    """A bundle with a right digest, made by somebody else."""
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as tar:
+        for info, data in members:
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    payload = raw.getvalue()
+    return MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload
+
+
+def link():
+    info = tarfile.TarInfo("library/link")
+    info.type, info.linkname = tarfile.SYMTYPE, "/etc"
+    return info
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        pytest.param([(tarfile.TarInfo("../evil"), b"x")], id="upward"),
+        pytest.param([(tarfile.TarInfo("/tmp/evil"), b"x")], id="absolute"),
+        pytest.param([(link(), b"")], id="a link"),
+        pytest.param([(tarfile.TarInfo("library/0/entry.json"), b"{}")], id="no entry"),
+        pytest.param([(tarfile.TarInfo("library/0/files/x"), b"x")], id="an entry cut in half"),
+    ],
+)
+def test_a_forged_bundle_is_refused_and_writes_nothing_elsewhere(store, tmp_path, members):
+    (tmp_path / "bundle").write_bytes(forged(members))
+    with pytest.raises(DamageError):
+        import_entries(store, tmp_path / "bundle")
+    assert store.held() == ()
+    assert not list(tmp_path.rglob("evil"))
+
+
+def test_a_tar_of_a_foreign_kind_is_no_bundle(store, tmp_path):
+    (tmp_path / "bundle").write_bytes(b"PK\3\4 something else entirely")
+    with pytest.raises(ConfigError, match="is no cache bundle"):
+        import_entries(store, tmp_path / "bundle")
+
+
+def test_a_directory_is_no_place_for_a_bundle(full, tmp_path):
+    with pytest.raises(ConfigError, match="is a directory"):
+        export_entries(full, tmp_path)
+
+
+def test_a_failed_export_keeps_the_old_file(full, tmp_path, monkeypatch):
+    (tmp_path / "bundle").write_bytes(b"old")
+    monkeypatch.setattr("mlc_compile.cache.bundle._put", lambda *_args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        export_entries(full, tmp_path / "bundle")
+    assert (tmp_path / "bundle").read_bytes() == b"old"
+    assert not list(tmp_path.glob("*.partial"))

@@ -1,0 +1,43 @@
+"""Looking at the whole store."""
+
+import pytest
+
+from mlc_compile.cache.check import check, count
+from mlc_compile.cache.key import ENTRY, FILES
+
+
+def test_levels_are_counted(store, put):
+    put(store, "a", {"f": bytes(10)})
+    put(store, "b", {"f": bytes(20), "g": bytes(5)})
+    put(store, "c", {"f": bytes(1)}, level="packed")
+    counted = {one.level: (one.entries, one.nbytes) for one in count(store)}
+    assert counted["library"] == (2, 35)
+    assert counted["packed"] == (1, 1)
+    assert counted["weights"] == (0, 0)
+
+
+DAMAGE = {
+    "a flipped bit": (lambda e: (e / FILES / "f").write_bytes(b"\1" * 9), "not have its digest"),
+    "a file that is gone": (lambda e: (e / FILES / "f").unlink(), "f is missing"),
+    "a file too many": (lambda e: (e / FILES / "g").write_bytes(b""), "g does not belong to it"),
+    "no entry": (lambda e: (e / ENTRY).unlink(), "it has no entry.json"),
+    "an entry of others": (lambda e: (e / ENTRY).write_bytes(b"{}"), "is damaged"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_is_found_and_named(store, put, kind):
+    spoil, told = DAMAGE[kind]
+    put(store, "a", {"f": bytes(9)}, level="packed")
+    put(store, "b", {"f": bytes(9)})
+    directory = next(d for d in store.directories() if d.parent.name == "packed")
+    spoil(directory)
+    (found,) = [damaged for _directory, damaged in check(store) if damaged is not None]
+    assert found.directory == directory
+    assert told in found.reason
+
+
+def test_a_sound_store_and_an_empty_one_have_no_damage(store, put):
+    assert list(check(store)) == []
+    put(store, "a", {"f": bytes(9)})
+    assert [damaged for _directory, damaged in check(store)] == [None]

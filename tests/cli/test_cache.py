@@ -1,0 +1,374 @@
+"""The build cache through the real command: no compiler on a warm build, trouble in a sentence."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mlc_compile.cache import Store
+from mlc_compile.cache.key import FILES
+from mlc_compile.cli.cache import CACHE_COMMANDS
+from mlc_compile.cli.options import size
+from mlc_compile.errors import ConfigError
+
+HOME = "nano-qwen3-q4f16_1"
+ALL_CACHED = {"library": "cached", "packed": "cached", "proof": "cached"}
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    """A copy of the package that runs in its place: nobody edits its code, which is in the keys."""
+    root = Path(__file__).parents[2]
+    copy = tmp_path_factory.mktemp("package")
+    for name in ("mlc_compile", "configs"):
+        shutil.copytree(root / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return copy
+
+
+@pytest.fixture(scope="module")
+def run(package, cli):
+    """`run(cache, "build", ...)`: a command with that cache."""
+
+    def command(cache, *arguments, env=os.environ, cwd=package):
+        path = {"PYTHONPATH": str(package), "MLC_COMPILE_CACHE": str(cache)}
+        return cli(*arguments, env={**env, **path}, cwd=cwd)
+
+    return command
+
+
+@pytest.fixture(scope="module")
+def first(run, nano_checkpoint, tmp_path_factory):
+    """A cache, and the output of the build that filled it."""
+    base = tmp_path_factory.mktemp("first")
+    ran = run(base / "cache", "build", nano_checkpoint, "-o", base / "out")
+    assert ran.code == 0, ran.err
+    return base / "cache", base / "out"
+
+
+@pytest.fixture
+def filled(first, tmp_path):
+    """A copy of that cache, to be spoilt."""
+    return Path(shutil.copytree(first[0], tmp_path / "cache"))
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    files = (p for p in out.rglob("*") if p.is_file() and p.name != "build-log.json")
+    return {p.relative_to(out).as_posix(): p.read_bytes() for p in files}
+
+
+# ---- build -------------------------------------------------------------------------------
+
+
+def test_the_story_and_the_result_say_where_each_step_came_from(run, first, nano_checkpoint):
+    cache, out = first
+    ran = run(cache, "build", nano_checkpoint, "-o", out)
+    assert ran.out == f"{out / HOME / 'cpu'}\n"
+    converting, weights, steps, proof = ran.err.splitlines()
+    assert re.fullmatch(r"converting \d\.\d s", converting)
+    assert weights == "weights: cached"
+    assert steps == "cpu: library: cached, packed: cached, proof: cached; nothing to write"
+    assert proof.startswith("cpu: proof pass")
+    told = run(cache, "build", nano_checkpoint, "-o", out, "--json").json
+    assert told["cache"] == {"weights": "cached"}
+    assert told["notes"] == []
+    assert told["artifacts"][0]["cache"] == ALL_CACHED
+    assert told["artifacts"][0]["unchanged"] is True
+
+
+def test_another_directory_locale_and_seed_restore_the_same_bytes(
+    run, first, nano_checkpoint, tmp_path
+):
+    cache, out = first
+    moved = Path(shutil.copytree(nano_checkpoint, tmp_path / "far" / nano_checkpoint.name))
+    other = {"LC_ALL": "C", "PYTHONHASHSEED": "7", "TVM_NUM_THREADS": "1", "TZ": "Asia/Tokyo"}
+    arguments = ("build", moved, "-o", tmp_path / "out", "--json", "--locked")
+    ran = run(cache, *arguments, env=os.environ | other, cwd=tmp_path)
+    assert ran.code == 0, ran.err
+    assert ran.json["artifacts"][0]["cache"] == ALL_CACHED
+    assert contents(tmp_path / "out") == contents(out)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_warm_build_loads_no_compiler(first, package, nano_checkpoint, tmp_path, fresh):
+    cache, out = first
+    where = tmp_path / "out" if fresh else out
+    arguments = ["build", str(nano_checkpoint), "-o", str(where), "--cache-dir", str(cache)]
+    code = (
+        "import sys\nfrom mlc_compile.cli.app import invoke\n"
+        f"code = invoke({[*arguments, '--locked', '-q']!r})\n"
+        "print(code, sorted({'tvm', 'tvm_ffi', 'transformers', 'torch'} & set(sys.modules)))"
+    )
+    env = {**os.environ, "PYTHONPATH": str(package)}
+    command = [sys.executable, "-c", code]
+    ran = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines()[-1] == "0 []"
+
+
+def test_another_context_compiles_only_the_kernels_that_depend_on_it(
+    run, filled, nano_checkpoint, tmp_path
+):
+    """None does here: lengths are symbols to kernels, and the limits are the machine's code."""
+    arguments = ("build", nano_checkpoint, "-o", tmp_path / "out", "--context", 100, "--json")
+    ran = run(filled, *arguments)
+    assert ran.code == 0, ran.err
+    (told,) = ran.json["artifacts"]
+    assert told["cache"] == {"library": "built", "packed": "cached", "proof": "built"}
+    assert told["kernels"]["cached"] > 10
+    assert told["kernels"]["built"] == 0
+    log = json.loads((tmp_path / "out" / HOME / "cpu" / "build-log.json").read_text())
+    assert log["kernels"] == told["kernels"]
+    alone = run(tmp_path / "none", *arguments[:3], tmp_path / "alone", *arguments[4:])
+    assert alone.json["artifacts"][0]["kernels"] == {
+        "cached": 0,
+        "built": told["kernels"]["cached"],
+    }
+    assert contents(tmp_path / "alone") == contents(tmp_path / "out")
+
+
+def test_four_builds_at_once_do_the_work_once(first, package, nano_checkpoint, tmp_path):
+    """Two into one directory, two into directories of their own."""
+    outs = [tmp_path / name for name in ("same", "same", "b", "c")]
+    command = [sys.executable, "-m", "mlc_compile", "build", str(nano_checkpoint), "--json", "-o"]
+    env = {**os.environ, "PYTHONPATH": str(package), "MLC_COMPILE_CACHE": str(tmp_path / "cache")}
+    builds = [
+        subprocess.Popen(
+            [*command, str(out)],
+            env=env,
+            cwd=package,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for out in outs
+    ]
+    told = []
+    for build in builds:
+        out, err = build.communicate(timeout=300)
+        assert build.returncode == 0, err
+        told.append(json.loads(out))
+    assert [one["cache"]["weights"] for one in told].count("built") == 1
+    for step in ALL_CACHED:
+        assert [one["artifacts"][0]["cache"][step] for one in told].count("built") == 1, step
+    for out in outs:
+        assert contents(out) == contents(first[1])
+
+
+def test_a_build_without_the_cache_gives_the_same_bytes_and_leaves_none(
+    run, first, nano_checkpoint, tmp_path
+):
+    arguments = ("build", nano_checkpoint, "-o", tmp_path / "out", "--no-cache", "--json")
+    ran = run(tmp_path / "cache", *arguments)
+    assert ran.code == 0, ran.err
+    assert set(ran.json["artifacts"][0]["cache"].values()) == {"built"}
+    assert contents(tmp_path / "out") == contents(first[1])
+    assert not (tmp_path / "cache").exists()
+
+
+def test_locked_names_what_differs(run, first, nano_checkpoint, tmp_path):
+    options = ["--locked", "--context", 100, "-o", tmp_path / "out"]
+    ran = run(first[0], "build", nano_checkpoint, *options)
+    assert (ran.code, ran.out) == (6, "")
+    assert "--locked, but the library would have to be made: limits.context" in ran.err
+    ran = run(tmp_path / "empty", "build", nano_checkpoint, *options)
+    assert ran.code == 6
+    assert "the converted weights would have to be made: the cache has nothing" in ran.err
+    assert not (tmp_path / "out" / HOME / "cpu").exists()
+
+
+def test_locked_and_no_cache_contradict_each_other(run, nano_checkpoint, tmp_path):
+    ran = run(tmp_path, "build", nano_checkpoint, "--locked", "--no-cache", "-o", tmp_path / "out")
+    assert (ran.code, ran.out) == (2, "")
+
+
+def test_a_damaged_entry_is_one_line_of_the_story(run, filled, first, nano_checkpoint, tmp_path):
+    spoil(filled, "packed")
+    ran = run(filled, "build", nano_checkpoint, "-o", tmp_path / "out")
+    assert ran.code == 0
+    assert ran.err.startswith("a packed entry of the cache was damaged (weights.bin is damaged")
+    assert "library: cached, packed: built, proof: cached" in ran.err
+    assert contents(tmp_path / "out") == contents(first[1])
+
+
+def spoil(cache: Path, level: str) -> Path:
+    """Flip a bit in a file of the only entry of `level`."""
+    directory = next(d for d in Store(cache).directories() if d.parent.name == level)
+    path = next(p for p in sorted((directory / FILES).rglob("*")) if p.is_file())
+    path.chmod(0o644)
+    path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
+    return directory
+
+
+@pytest.fixture
+def on_disk(package, tmp_path):
+    """`on_disk("size=1m", filled, "build", ...)`: with a copy of the cache on such a disk."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+
+    def inside(script):
+        command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script]
+        env = {**os.environ, "PYTHONPATH": str(package), "MLC_COMPILE_CACHE": str(disk / "cache")}
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, env=env, cwd=package
+        )
+
+    def run(options, filled, *arguments):
+        mount = f"mount -t tmpfs -o {options} none {shlex.quote(str(disk))}"
+        copy = f"cp -r {shlex.quote(str(filled))} {disk}/cache" if filled else "true"
+        lock = f"mount -o remount,ro {disk}" if "ro" in options.split(",") else "true"
+        mount = mount.replace("ro,", "")
+        command = shlex.join([sys.executable, "-m", "mlc_compile", *map(str, arguments)])
+        return inside(f"({mount} && {copy} && {lock}) || exit 99; {command}")
+
+    try:
+        usable = inside(f"mount -t tmpfs none {disk}").returncode == 0
+    except FileNotFoundError:
+        usable = False
+    if not usable:
+        pytest.skip("this system lets nobody mount a disk of their own (unshare)")
+    return run
+
+
+def test_a_full_disk_for_the_cache_costs_one_sentence(on_disk, nano_checkpoint, tmp_path):
+    out = tmp_path / "out"
+    ran = on_disk("size=200k", None, "build", nano_checkpoint, "-o", out, "--json")
+    assert ran.returncode == 0, ran.stderr
+    told = json.loads(ran.stdout)
+    assert told["artifacts"][0]["check"]["status"] == "pass"
+    (note,) = told["notes"]
+    assert "building without it" in note
+
+
+def test_a_read_only_cache_serves_and_keeps_nothing(on_disk, first, nano_checkpoint, tmp_path):
+    arguments = ("build", nano_checkpoint, "-o", tmp_path / "out", "--json")
+    ran = on_disk("ro,size=8m", first[0], *arguments)
+    assert ran.returncode == 0, ran.stderr
+    told = json.loads(ran.stdout)
+    assert told["artifacts"][0]["cache"] == ALL_CACHED
+    (note,) = told["notes"]
+    assert "read-only file system" in note
+    assert contents(tmp_path / "out") == contents(first[1])
+
+
+def entries(cache: Path) -> int:
+    return len(Store(cache).directories())
+
+
+# ---- cache -------------------------------------------------------------------------------
+
+
+def test_every_command_has_help_and_the_common_options(cli):
+    for name in CACHE_COMMANDS:
+        ran = cli("cache", name, "--help", env=os.environ | {"COLUMNS": "200", "NO_COLOR": "1"})
+        assert ran.code == 0, name
+        for option in ("--json", "--quiet", "--cache-dir", "--traceback"):
+            assert option in ran.out, (name, option)
+
+
+def test_cache_alone_shows_its_help_and_a_wrong_command_is_a_usage_error(cli):
+    assert "explain" in cli("cache", "--help").out
+    ran = cli("cache", "expalin")
+    assert (ran.code, ran.out) == (2, "")
+    assert "mlc-compile cache --help" in ran.err
+
+
+def test_stats_count_levels_and_bytes(run, first, tmp_path):
+    told = run(first[0], "cache", "stats", "--json").json
+    levels = {one["level"]: one["entries"] for one in told["levels"]}
+    assert {name for name, n in levels.items() if n} == {"weights", *ALL_CACHED, "kernel"}
+    assert told["nbytes"] == sum(one["nbytes"] for one in told["levels"])
+    assert told["directory"] == str(first[0])
+    assert run(tmp_path / "none", "cache", "stats", "--json").json["nbytes"] == 0
+    assert not (tmp_path / "none").exists()
+
+
+def test_explain_says_hit_or_what_differs(run, first, nano_checkpoint):
+    ran = run(first[0], "cache", "explain", nano_checkpoint)
+    assert ran.out.splitlines() == [
+        "weights: hit",
+        *(f"cpu: {step}: hit" for step in ("library", "packed", "proof")),
+    ]
+    steps = run(
+        first[0], "cache", "explain", nano_checkpoint, "--kv-dtype", "float32", "--json"
+    ).json["steps"]
+    library = next(step for step in steps if step["step"] == "library")
+    assert not library["hit"]
+    assert library["differences"] == [
+        {"component": "kv.dtype", "wanted": "float32", "nearest": "float16"}
+    ]
+
+
+def test_explain_of_an_empty_cache(run, nano_checkpoint, tmp_path):
+    steps = run(tmp_path / "none", "cache", "explain", nano_checkpoint, "--json").json["steps"]
+    assert [step["hit"] for step in steps] == [False] * 4
+    assert all(step["reason"] for step in steps)
+
+
+def test_verify_finds_damage_and_repairs_it(run, filled):
+    total = entries(filled)
+    assert total > 4
+    assert run(filled, "cache", "verify").out == f"{total} entries, 0 damaged\n"
+    directory = spoil(filled, "library")
+    ran = run(filled, "cache", "verify", "--json")
+    assert ran.code == 6
+    (damaged,) = ran.json["damaged"]
+    assert damaged["entry"] == str(directory)
+    ran = run(filled, "cache", "verify", "--repair")
+    assert (ran.code, ran.out) == (0, f"{total} entries, 1 damaged, which were removed\n")
+    assert run(filled, "cache", "verify").out == f"{total - 1} entries, 0 damaged\n"
+
+
+def test_gc_removes_down_to_a_size(run, filled):
+    assert run(filled, "cache", "gc", "--json").json == {"removed": [], "nbytes": 0}
+    total = entries(filled)
+    everything = run(filled, "cache", "gc", "--max-size", "0", "--json").json
+    assert len(everything["removed"]) == total
+    assert run(filled, "cache", "stats", "--json").json["nbytes"] == 0
+
+
+def test_a_cache_carried_elsewhere_serves_there(run, first, nano_checkpoint, tmp_path):
+    bundle, other = tmp_path / "cache.bundle", tmp_path / "other"
+    ran = run(first[0], "cache", "export", bundle)
+    assert (ran.code, ran.out) == (0, f"{bundle}\n")
+    assert run(other, "cache", "import", bundle).out == f"{entries(first[0])} new entries\n"
+    assert run(other, "cache", "import", bundle).out == "0 new entries\n"
+    ran = run(other, "build", nano_checkpoint, "-o", tmp_path / "out", "--locked")
+    assert ran.code == 0, ran.err
+    assert contents(tmp_path / "out") == contents(first[1])
+    data = bundle.read_bytes()
+    bundle.write_bytes(data[:5000] + bytes([data[5000] ^ 1]) + data[5001:])
+    ran = run(tmp_path / "third", "cache", "import", bundle)
+    assert (ran.code, ran.out) == (6, "")
+    assert "is damaged" in ran.err
+
+
+def test_a_bundle_that_is_not_there_is_the_machine_s_fault(run, tmp_path):
+    ran = run(tmp_path / "cache", "cache", "import", tmp_path / "none")
+    assert (ran.code, ran.out) == (7, "")
+    assert "no such file" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [("0", 0), ("1024", 1024), ("10GiB", 10 << 30), ("1.5 MiB", 3 << 19), ("2k", 2048)],
+)
+def test_sizes_are_read(text, nbytes):
+    assert size(text, "--max-size") == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "-1", "10 parsecs", "GiB", "1e3", "٣GiB"])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(ConfigError, match="--max-size must be a size"):
+        size(text, "--max-size")
+
+
+def test_the_limit_may_come_from_the_environment(run, first, nano_checkpoint, tmp_path):
+    env = os.environ | {"MLC_COMPILE_CACHE_SIZE": "nonsense"}
+    ran = run(first[0], "build", nano_checkpoint, "-o", tmp_path / "out", env=env)
+    assert (ran.code, ran.out) == (2, "")
+    assert "--cache-size must be a size, got 'nonsense'" in ran.err
