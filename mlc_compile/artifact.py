@@ -50,12 +50,24 @@ class File(Struct, frozen=True):
     sha256: str
 
 
+class LibraryCheck(Struct, frozen=True):
+    """What was read from a library and found to be as its target says."""
+
+    format: str  # ELF, Mach-O, PE, or Mach-O archive
+    arch: str
+    oldest: str  # the system that loads it: "glibc 2.17", "macOS 13.0"; "": the file does not say
+    needed: tuple[str, ...]  # libraries that are loaded with it
+    imports: tuple[str, ...]  # functions that it leaves to them and to TVM's runtime
+    prefix: str = ""  # of a static library: what TVM's `system_lib` is asked for
+
+
 class Library(Struct, frozen=True):
     """A shared library and the CPU features without which it must not be loaded."""
 
     path: str
     requires: tuple[str, ...]
     priority: int = 0  # the highest whose requirements are met is loaded
+    linked: LibraryCheck | None = None  # None: nothing here could read it
 
 
 class Part(Struct, frozen=True):
@@ -178,6 +190,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     backend: Backend = "cpu"
     triple: str
     linker: str
+    device_compiler: str = ""  # what made the machine code of a GPU's kernels, if that was done
     versions: Versions
     libraries: tuple[Library, ...]
     limits: Limits

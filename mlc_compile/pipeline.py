@@ -4,19 +4,19 @@ import       the model's own operators, weights named
 graph        join, cancel, fuse; then storage: scheme, layout, KV cache; then the weight plan
 activations  int8 where the target multiplies it, with what feeds and follows fused in
 kernels      operators to kernels, the rest through TVM's legalization, all scheduled
-memory       calls in destination-passing style, one static plan of storage
+memory       calls in destination-passing style, one arena a function
 runtime      what the virtual machine executes
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import tvm_ffi
 from tvm import IRModule, relax, tirx
 from tvm.ir.transform import Pass
 
-from mlc_compile import ops
 from mlc_compile.artifact import Activations, FlatKV, Limits
 from mlc_compile.model.rope import Rope
 from mlc_compile.passes.assign_layouts import AssignLayouts
@@ -30,13 +30,16 @@ from mlc_compile.passes.fuse_quantize_source import FuseQuantizeSource
 from mlc_compile.passes.fuse_residual import FuseResidual
 from mlc_compile.passes.fuse_swiglu import FuseSwiGLU
 from mlc_compile.passes.lower_flat_kv_cache import LowerFlatKVCache
-from mlc_compile.passes.lower_paged_kv_cache import LowerPagedKVCache
+from mlc_compile.passes.lower_paged_kv_cache import LowerPagedKVCache, MakeKernels
 from mlc_compile.passes.merge_projections import MergeProjections
 from mlc_compile.passes.name_weights import NameWeights
+from mlc_compile.passes.plan_memory import PlanMemory
+from mlc_compile.passes.plan_memory import read as read_memory
+from mlc_compile.passes.plan_memory.results import BoundResults
 from mlc_compile.passes.quantize_activations import QuantizeActivations
 from mlc_compile.passes.quantize_weights import QuantizeWeights
-from mlc_compile.passes.rewrite import relax_functions
 from mlc_compile.quant import find_scheme, has_codes
+from mlc_compile.schedule.kernels.gpu.attention import paged_kv_kernels
 from mlc_compile.schedule.leftovers import ScheduleLeftovers
 from mlc_compile.schedule.lower_operators import LowerOperators
 from mlc_compile.target import Target
@@ -62,6 +65,7 @@ class Plan:
     rope: Rope
     activations: Activations = "float32"
     facts: tuple[tuple[str, Any], ...] = ()  # for `_metadata`
+    disabled: tuple[str, ...] = ()  # passes to leave out, by name; passes.catalog has which may be
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +78,29 @@ class Phase:
 
 KV_CACHES: Final[dict[str, Callable[[Plan], Pass]]] = {  # by Target.kv
     "flat": lambda plan: LowerFlatKVCache(plan.kv),
-    "tvm_paged": lambda plan: LowerPagedKVCache(plan.target, plan.rope, plan.kv.dtype),
+    "tvm_paged": lambda plan: LowerPagedKVCache(
+        plan.target, plan.rope, plan.kv.dtype, _paged_kernels(plan)
+    ),
 }
 
 
+def _paged_kernels(plan: Plan) -> MakeKernels | None:
+    """What a GPU's cache calls; a CPU's has TVM's own."""
+    device, kv = plan.target.device, plan.kv
+    if device is None:
+        return None
+    return partial(paged_kv_kernels, dtype=kv.dtype, page=kv.page, device=device)
+
+
 def phases(plan: Plan) -> tuple[Phase, ...]:
-    """The whole compiler for `plan`."""
+    """The whole compiler for `plan`, without what it disables."""
+    return tuple(
+        Phase(phase.name, tuple(p for p in phase.passes if str(p.info.name) not in plan.disabled))
+        for phase in _all_phases(plan)
+    )
+
+
+def _all_phases(plan: Plan) -> tuple[Phase, ...]:
     return (
         Phase("import", (NameWeights(plan.weight_names),)),
         Phase(
@@ -104,7 +125,7 @@ def phases(plan: Plan) -> tuple[Phase, ...]:
                 relax.transform.AnnotateTIROpPattern(),
                 relax.transform.FuseOps(),
                 relax.transform.FuseTIR(),
-                ScheduleLeftovers(),
+                ScheduleLeftovers(plan.target.device),
                 relax.transform.DeadCodeElimination(),
                 *_narrowing(plan),
             ),
@@ -116,12 +137,13 @@ def phases(plan: Plan) -> tuple[Phase, ...]:
                 relax.transform.RemovePurityChecking(),
                 relax.transform.CallTIRRewrite(),
                 BoundTokens(plan.limits.prefill_chunk),
-                relax.transform.StaticPlanBlockMemory(),
+                PlanMemory(plan.target.arena),
             ),
         ),
         Phase(
             "runtime",
             (
+                BoundResults(),
                 relax.transform.LowerAllocTensor(),
                 relax.transform.KillAfterLastUse(),
                 relax.transform.LowerRuntimeBuiltin(),
@@ -165,17 +187,4 @@ def _why_float(target: Target) -> str:
 
 def planned_bytes(mod: IRModule) -> dict[str, int]:
     """Function -> bytes of intermediate storage it holds at once; after phase "memory"."""
-    return {gv.name_hint: _storage(func) for gv, func in relax_functions(mod)}
-
-
-def _storage(func: relax.Function) -> int:
-    sizes: list[int] = []
-
-    def visit(expr: relax.Expr) -> None:
-        if ops.is_call(expr, "relax.memory.alloc_storage"):
-            (size,) = expr.args[0].values
-            assert isinstance(size, tirx.IntImm), "storage without an upper bound"
-            sizes.append(int(size))
-
-    relax.analysis.post_order_visit(func.body, visit)
-    return sum(sizes)
+    return {one.name: one.planned_bytes for one in read_memory(mod)}

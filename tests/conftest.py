@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,15 +28,21 @@ COMPILER_TESTS = (
     "passes/",
     "schedule/",
     "emit/",
+    "metal/",
+    "simt/",
     "model/test_qwen3",
     "test_accuracy",
     "test_ops",
     "test_paged_equals_flat",
     "report/",
+    "driver/test_budget",
     "driver/test_build",
     "driver/test_compile",
+    "test_gpu_model",
     "test_pipeline",
 )
+
+CACHES = tempfile.TemporaryDirectory(prefix="mlc-compile-caches-")  # never a user's
 
 # Workers of pytest-xdist share the CPUs: pinned, all of TVM's threads would sit on CPU 0.
 os.environ.setdefault("TVM_BIND_THREADS", "0")
@@ -166,7 +173,7 @@ def nano_plan(nano_checkpoint: Path) -> Callable[..., tuple[object, object]]:
     config = load_config(read_config(nano_checkpoint), "config.json")
 
     def make(
-        target: str, scheme: str, *, chunk: int = 64, tied: bool = True, **options: str
+        target: str, scheme: str, *, chunk: int = 64, tied: bool = True, **options: object
     ) -> tuple[object, object]:
         asked, row = Options(**options), find_target(target)
         mod, names = export(config, tied=tied)
@@ -178,6 +185,7 @@ def nano_plan(nano_checkpoint: Path) -> Callable[..., tuple[object, object]]:
             weight_names=names,
             rope=config.rope,
             activations=choose_activations(row, scheme, asked),
+            disabled=asked.disabled,
         )
         return mod, plan
 
@@ -253,6 +261,21 @@ def every_pass_leaves_valid_ir(request: pytest.FixtureRequest) -> Iterator[None]
 
     with tvm.transform.PassContext(instruments=[WellFormed()]):
         yield
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Each test, with the fixtures set up for it, has a build cache of its own."""
+    os.environ["MLC_COMPILE_CACHE"] = tempfile.mkdtemp(dir=CACHES.name)
+
+
+def pytest_sessionfinish() -> None:
+    CACHES.cleanup()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--refresh-goldens`: write what is emitted now into tests/golden/<backend>/."""
+    parser.addoption("--refresh-goldens", action="store_true", help="rewrite golden sources")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

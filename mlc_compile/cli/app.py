@@ -22,12 +22,14 @@ from typer.main import get_command
 from mlc_compile import __version__
 from mlc_compile.cli.bench import bench
 from mlc_compile.cli.build import build
+from mlc_compile.cli.cache import CACHE_COMMANDS
 from mlc_compile.cli.chat import chat
 from mlc_compile.cli.compile import compile_
 from mlc_compile.cli.convert import convert
 from mlc_compile.cli.doctor import doctor
 from mlc_compile.cli.eval import eval_
 from mlc_compile.cli.inspect import inspect
+from mlc_compile.cli.passes import passes
 from mlc_compile.cli.run import run
 from mlc_compile.cli.targets import targets
 from mlc_compile.cli.verify import verify
@@ -45,7 +47,12 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "inspect": inspect,
     "verify": verify,
     "targets": targets,
+    "passes": passes,
     "doctor": doctor,
+}
+# Commands of commands: the name, the line of help, and what it holds.
+GROUPS: Final[dict[str, tuple[str, dict[str, Callable[..., None]]]]] = {
+    "cache": ("The build cache: what it holds, why it missed, keeping it small.", CACHE_COMMANDS),
 }
 
 INTERRUPTED: Final = 130
@@ -192,7 +199,7 @@ def _wants_traceback(arguments: list[str]) -> bool:
 
 
 def _command_of(arguments: list[str]) -> str | None:
-    return next((a for a in arguments if a in COMMANDS), None)
+    return next((a for a in arguments if a in COMMANDS or a in GROUPS), None)
 
 
 def _usage_hint(arguments: list[str]) -> str:
@@ -235,3 +242,8 @@ def options(
 
 for _name, _command in COMMANDS.items():
     app.command(_name)(_command)
+for _name, (_help, _commands) in GROUPS.items():
+    _group = typer.Typer(help=_help, no_args_is_help=True)
+    for _member, _command in _commands.items():
+        _group.command(_member)(_command)
+    app.add_typer(_group, name=_name)

@@ -1,5 +1,6 @@
 """`mlc-compile build`: a checkpoint to finished artifacts, one per target."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,17 +8,26 @@ import typer
 
 from mlc_compile.cli.console import Output, output_options, timings
 from mlc_compile.cli.options import (
+    CACHE_SIZE,
     ActivationType,
+    CacheSize,
     Context,
+    DisabledPasses,
+    DumpIR,
     KVType,
+    Locked,
+    MemoryBudget,
     Model,
+    NoCache,
     PrefillChunk,
-    Quant,
+    TargetQuant,
     Targets,
 )
+from mlc_compile.errors import ConfigError
 
 if TYPE_CHECKING:
     from mlc_compile.artifact import Check
+    from mlc_compile.driver.build import Build
 
 
 @output_options
@@ -26,7 +36,7 @@ def build(
     model: Model,
     *,
     target: Targets = None,
-    quant: Quant = "q4f16_1",
+    quant: TargetQuant = None,
     out: Annotated[
         Path, typer.Option("-o", "--out", help="Directory that holds all builds.")
     ] = Path("dist"),
@@ -34,31 +44,72 @@ def build(
     prefill_chunk: PrefillChunk = None,
     kv_dtype: KVType = None,
     activations: ActivationType = None,
+    memory_budget: MemoryBudget = None,
+    disable_pass: DisabledPasses = None,
+    dump_ir: DumpIR = None,
+    no_cache: NoCache = False,
+    locked: Locked = False,
+    cache_size: CacheSize = CACHE_SIZE,
 ) -> None:
     """Convert MODEL, compile it for each target and pack its weights, then prove the result."""
     from mlc_compile.checkpoint import find_model
-    from mlc_compile.cli.options import library_options, targets_named
+    from mlc_compile.cli.options import library_options, open_store, scheme_for, targets_named
     from mlc_compile.driver.build import build as build_model
+    from mlc_compile.driver.reuse import Reuse
 
+    if no_cache and locked:
+        raise ConfigError("--locked asks for the cache, --no-cache forbids it", hint="give one")
     targets = targets_named(target)
-    options = library_options(context, prefill_chunk, kv_dtype, activations)
+    scheme = scheme_for(quant, targets)
+    options = library_options(
+        context, prefill_chunk, kv_dtype, activations, memory_budget, disable_pass
+    )
+    store = None if no_cache else open_store(output.cache_dir, cache_size)
     with output.progress() as progress:
-        built = build_model(find_model(model), targets, quant, out, options, progress)
-    output.story(timings(built.seconds))
-    for one in built.artifacts:
-        output.story(f"{one.manifest.target}: {timings(one.seconds)}")
-        output.story(f"{one.manifest.target}: {told(one.manifest.check)}")
+        if dump_ir is not None:
+            from mlc_compile.driver.dump import dump_ir as dump  # loads TVM
+
+            dump(find_model(model), targets, scheme, dump_ir, options, progress)
+        reuse = Reuse(store, locked, progress)
+        built = build_model(find_model(model), targets, scheme, out, options, progress, reuse)
+    for line in story(built):
+        output.story(line)
     result = [
         {
             "directory": str(one.directory),
             "target": one.manifest.target,
             "seconds": one.seconds,
             "check": one.manifest.check,
+            "cache": one.steps,
+            "kernels": one.kernels,
+            "unchanged": one.unchanged,
         }
         for one in built.artifacts
     ]
-    paths = "\n".join(str(one.directory) for one in built.artifacts)
-    output.result({"seconds": built.seconds, "artifacts": result}, paths)
+    value = {
+        "seconds": built.seconds,
+        "cache": {"weights": built.weights},
+        "notes": built.notes,
+        "artifacts": result,
+    }
+    output.result(value, "\n".join(str(one.directory) for one in built.artifacts))
+
+
+def story(built: "Build") -> Iterator[str]:
+    """What went wrong with the cache, then for each artifact its times, sources and proof."""
+    yield from built.notes
+    yield timings(built.seconds)
+    yield f"weights: {built.weights}"
+    for one in built.artifacts:
+        target = one.manifest.target
+        if one.seconds:
+            yield f"{target}: {timings(one.seconds)}"
+        sources = ", ".join(f"{step}: {outcome}" for step, outcome in one.steps.items())
+        yield f"{target}: {sources}" + ("; nothing to write" if one.unchanged else "")
+        if one.kernels:
+            counts = ", ".join(f"{n} {outcome}" for outcome, n in one.kernels.items())
+            yield f"{target}: kernels: {counts}"
+        yield f"{target}: {told(one.manifest.check)}"
 
 
 def told(check: "Check") -> str:

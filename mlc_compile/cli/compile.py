@@ -9,10 +9,13 @@ from mlc_compile.cli.console import Output, output_options, timings
 from mlc_compile.cli.options import (
     ActivationType,
     Context,
+    DisabledPasses,
+    DumpIR,
     KVType,
+    MemoryBudget,
     Model,
     PrefillChunk,
-    Quant,
+    TargetQuant,
     Targets,
 )
 
@@ -24,21 +27,30 @@ def compile_(
     *,
     out: Annotated[Path, typer.Option("-o", "--out", help="Directory to write.")],
     target: Targets = None,
-    quant: Quant = "q4f16_1",
+    quant: TargetQuant = None,
     context: Context = None,
     prefill_chunk: PrefillChunk = None,
     kv_dtype: KVType = None,
     activations: ActivationType = None,
+    memory_budget: MemoryBudget = None,
+    disable_pass: DisabledPasses = None,
+    dump_ir: DumpIR = None,
 ) -> None:
     """Compile MODEL to a library and the plan of the weights it wants; a config is enough."""
     from mlc_compile.checkpoint import find_model
-    from mlc_compile.cli.options import library_options, one_target
+    from mlc_compile.cli.options import library_options, one_target, scheme_for
     from mlc_compile.driver.compile import compile_model
+    from mlc_compile.driver.dump import dump_ir as dump
 
     row = one_target(target)
-    options = library_options(context, prefill_chunk, kv_dtype, activations)
+    scheme = scheme_for(quant, (row,))
+    options = library_options(
+        context, prefill_chunk, kv_dtype, activations, memory_budget, disable_pass
+    )
     with output.progress() as progress:
-        compiled = compile_model(find_model(model), row, quant, out, options, progress)
+        if dump_ir is not None:
+            dump(find_model(model), (row,), scheme, dump_ir, options, progress)
+        compiled = compile_model(find_model(model), row, scheme, out, options, progress)
     manifest = compiled.manifest
     output.story(timings(compiled.seconds))
     output.story(f"linked by {manifest.linker}")

@@ -1,4 +1,4 @@
-"""`mlc-compile doctor`: what this machine can emit, link and run, and what would mend the rest.
+"""`mlc-compile doctor`: what this machine can emit and run, and what would mend the rest.
 
 TVM is asked in a process of its own: with a wrong tvm-ffi it dies without an exception, and
 then this command is the one that must survive and say so.
@@ -9,27 +9,28 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
 from mlc_compile.cli.console import Output, output_options, plain_table
-from mlc_compile.cli.targets import usable_targets, why_not_here
+from mlc_compile.cli.targets import usable_targets
 from mlc_compile.errors import last_line
 from mlc_compile.tvm_version import PINS, install_hint, installed
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from mlc_compile.emit.link import Linker
+    from mlc_compile.emit.probe import Ability
     from mlc_compile.target import Target
 
 OPTIONAL: Final = {  # distribution -> what it is for, and the command that brings it
     "ziglang": ("links for other machines", "pip install 'mlc_compile[cross]'"),
+    "lief": ("checks libraries for other machines", "pip install 'mlc_compile[cross]'"),
     "torch": ("live comparison with transformers", "pip install 'mlc_compile[hf]'"),
 }
+EMITS: Final = {"source": "the kernels' source only", "nothing": "nothing"}  # Ability.emit
 LOW_DISK: Final = 8 << 30  # bytes: a 4B checkpoint's weights, twice, as `build` needs them
 
 # Reads [[name, mcpu, triple], ...] on stdin; prints the names whose CPU this LLVM knows.
@@ -44,7 +45,7 @@ print(json.dumps([name for name, cpu, triple in rows if codegen.llvm_is_valid_cp
 class Finding(msgspec.Struct, frozen=True):
     """One thing looked at; `fix` is the command that mends it, when it is not well."""
 
-    area: Literal["package", "emit", "link", "run", "machine"]
+    area: Literal["package", "emit", "run", "machine"]
     subject: str
     status: Literal["ok", "note", "problem"]  # a problem keeps this machine from its own work
     detail: str
@@ -53,7 +54,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 @output_options
 def doctor(output: Output) -> None:
-    """Report what this machine can emit, link and run; exit 4 if it cannot build for itself."""
+    """Report what this machine can emit and run; exit 4 if it cannot build for itself."""
     from mlc_compile.errors import TargetError
 
     output.story("asking TVM (a few seconds)")
@@ -83,40 +84,41 @@ def packages() -> Iterator[Finding]:
 
 
 def targets_here(rows: "Sequence[Target]") -> Iterator[Finding]:
-    """For each target: code, library, execution. Only `cpu`, this machine, must pass."""
+    """For each target: what can be emitted, and whether it runs. Only `cpu` must pass."""
+    from mlc_compile.emit.probe import ability
     from mlc_compile.target import HOST
 
     known = emittable(rows)
     for row in rows:
-        own = row.name == HOST
-        yield emit_finding(row, known, own)
-        yield link_finding(row, own)
-        reason = why_not_here(row)
-        yield Finding("run", row.name, "note" if reason else "ok", reason or "this CPU has it all")
+        able = ability(row)
+        yield emit_finding(row, able, known, own=row.name == HOST)
+        yield run_finding(able)
 
 
-def emit_finding(row: "Target", known: frozenset[str] | str, own: bool) -> Finding:
-    """Whether the wheel's LLVM writes code for the row; a text in `known` is why TVM won't say."""
+def emit_finding(
+    row: "Target", able: "Ability", known: frozenset[str] | str, *, own: bool
+) -> Finding:
+    """Whether there are code generator and tools; a text in `known` is why TVM won't say."""
     bad: Literal["problem", "note"] = "problem" if own else "note"
     if isinstance(known, str):
         return Finding("emit", row.name, bad, f"TVM does not start: {known}", install_hint())
-    if row.name in known:
-        return Finding("emit", row.name, "ok", f"LLVM knows {row.mcpu} on {row.arch}")
-    return Finding(
-        "emit", row.name, bad, f"this LLVM has no {row.mcpu} on {row.arch}", install_hint()
-    )
+    if row.name not in known:
+        detail = f"this LLVM has no {row.mcpu} on {row.arch}"
+        return Finding("emit", row.name, bad, detail, install_hint())
+    if able.emit == "library":
+        return Finding("emit", row.name, "ok", f"a library, by {' and '.join(able.tools)}")
+    detail = "; ".join(missing.what for missing in able.to_emit)
+    fix = next((missing.fix for missing in able.to_emit if missing.fix), "")
+    return Finding("emit", row.name, bad, f"{EMITS[able.emit]}: {detail}", fix)
 
 
-def link_finding(row: "Target", own: bool) -> Finding:
-    """Which linker `build` would take for the row."""
-    from mlc_compile.emit.link import find_linker
-    from mlc_compile.errors import TargetError
-
-    try:
-        linker = find_linker(row)
-    except TargetError as e:
-        return Finding("link", row.name, "problem" if own else "note", str(e), e.hint)
-    return Finding("link", row.name, "ok", linker_version(linker))
+def run_finding(able: "Ability") -> Finding:
+    """Whether this machine can load what is emitted, and run it."""
+    if able.runs:
+        return Finding("run", able.target, "ok", "this machine has it all")
+    detail = "; ".join(missing.what for missing in able.to_run)
+    fix = next((missing.fix for missing in able.to_run if missing.fix), "")
+    return Finding("run", able.target, "note", detail, fix)
 
 
 def machine(cache_dir: Path) -> Iterator[Finding]:
@@ -155,16 +157,6 @@ def emittable(rows: "Sequence[Target]") -> frozenset[str] | str:
         said = asked.stderr.decode(errors="replace")
         return last_line(said, f"exit status {asked.returncode}")
     return frozenset(msgspec.json.decode(asked.stdout, type=list[str]))
-
-
-@cache
-def linker_version(linker: "Linker") -> str:
-    """What the linker calls itself: the first line of its `--version`, its name if it has none."""
-    if linker.name == "zig":
-        return f"zig {installed('ziglang')}"
-    command = [linker.command[0], "--version"]
-    said = subprocess.run(command, capture_output=True, text=True, check=False)
-    return said.stdout.partition("\n")[0] or linker.name
 
 
 def as_table(found: "Sequence[Finding]") -> "Table":

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -38,6 +39,10 @@ def inspect(
     every_event: Annotated[
         bool, typer.Option("--events", help="List each event by itself, not equal ones as one.")
     ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write the whole report there as a web page."),
+    ] = None,
 ) -> None:
     """Show what is inside the artifact in DIR and what it needs."""
     from mlc_compile.artifact import REPORT, Manifest, read_manifest
@@ -52,7 +57,23 @@ def inspect(
     events = read_fields(artifact, REPORT, Decisions).events
     decided = [_line(e) for e in events] if every_event else list(_folded(events))
     value = {"manifest": manifest, "bytes_by_role": roles, "memory": memory, "events": events}
+    if html is not None:
+        _write_page(html, artifact, manifest)
+        output.result({**value, "html": str(html)}, str(html))
+        return
     output.result(value, "\n".join([*_facts(manifest), *_costs(roles, memory), *decided]))
+
+
+def _write_page(path: Path, artifact: Path, manifest: "Manifest") -> None:
+    from mlc_compile.artifact import REPORT
+    from mlc_compile.report.page import render
+    from mlc_compile.report.schema import ReadReport
+    from mlc_compile.report.weights import errors_of
+    from mlc_compile.runtime.defaults import read_fields
+
+    report = read_fields(artifact, REPORT, ReadReport)
+    page = render(manifest, report, errors_of(artifact, manifest))
+    path.write_text(page, encoding="utf-8")
 
 
 def _facts(manifest: "Manifest") -> list[str]:

@@ -1,5 +1,6 @@
 """Options that several commands share, and how a list of numbers is written in one."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
@@ -9,6 +10,7 @@ import typer
 from mlc_compile.errors import ConfigError
 
 if TYPE_CHECKING:
+    from mlc_compile.cache import Store
     from mlc_compile.driver.compile import Options
     from mlc_compile.target import Target
 
@@ -46,6 +48,14 @@ Model = Annotated[
     typer.Argument(metavar="MODEL", help="Hugging Face model directory, or `demo` for ours."),
 ]
 Quant = Annotated[str, typer.Option("--quant", help=f"Quantization scheme: {', '.join(QUANTS)}.")]
+TargetQuant = Annotated[
+    str | None,
+    typer.Option(
+        "--quant",
+        help=f"Quantization scheme: {', '.join(QUANTS)}.",
+        show_default="q4f16_1; q4f32_1 where the target has no float16",
+    ),
+]
 Targets = Annotated[
     list[str] | None,
     typer.Option(
@@ -83,6 +93,63 @@ ActivationType = Annotated[
         show_default="int8 where the target can",
     ),
 ]
+MemoryBudget = Annotated[
+    str | None,
+    typer.Option(
+        "--memory-budget",
+        metavar="SIZE",
+        help="Most memory that run and chat may take, for example 1.5GiB: context and prefill "
+        "chunk are then the largest that fit.",
+    ),
+]
+DisabledPasses = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--disable-pass",
+        metavar="NAME",
+        help="Leave out an optimization, as `mlc-compile passes` lists them; may be repeated.",
+    ),
+]
+DumpIR = Annotated[
+    Path | None,
+    typer.Option(
+        "--dump-ir",
+        metavar="DIR",
+        help="Write TVMScript there after every phase, and after every pass that changed it.",
+    ),
+]
+NoCache = Annotated[
+    bool, typer.Option("--no-cache", help="Make everything anew, and keep nothing of it.")
+]
+Locked = Annotated[
+    bool,
+    typer.Option("--locked", help="Fail where a step is not in the cache, and say what differs."),
+]
+CacheSize = Annotated[
+    str,
+    typer.Option(
+        "--cache-size",
+        envvar="MLC_COMPILE_CACHE_SIZE",
+        help="Most that the build cache keeps; what served least recently goes first.",
+    ),
+]
+CACHE_SIZE: Final = "20GiB"
+SIZE: Final = re.compile(r"(?P<number>[0-9]{1,9}(\.[0-9]{1,3})?) ?(?P<unit>[A-Za-z]*)")
+UNITS: Final = {"": 0, "K": 10, "KIB": 10, "M": 20, "MIB": 20, "G": 30, "GIB": 30, "TIB": 40}
+
+
+def scheme_for(asked: str | None, targets: "Sequence[Target]") -> str:
+    """The scheme that is asked for, or the one that all targets are built with by default."""
+    if asked is not None:
+        return asked
+    schemes = dict.fromkeys(target.quant for target in targets)
+    if len(schemes) > 1:
+        told = ", ".join(f"{target.name} {target.quant}" for target in targets)
+        raise ConfigError(
+            f"the targets have different default schemes: {told}",
+            hint="name one with --quant, or build them apart",
+        )
+    return next(iter(schemes))
 
 
 def targets_named(given: Sequence[str] | None) -> "tuple[Target, ...]":
@@ -108,16 +175,24 @@ def one_target(given: Sequence[str] | None) -> "Target":
 
 
 def library_options(
-    context: int | None, prefill_chunk: int | None, kv_dtype: str | None, activations: str | None
+    context: int | None,
+    prefill_chunk: int | None,
+    kv_dtype: str | None,
+    activations: str | None,
+    memory_budget: str | None = None,
+    disabled: Sequence[str] | None = None,
 ) -> "Options":
     """The options of a library as the driver takes them."""
     from mlc_compile.driver.compile import ACTIVATIONS, KV_DTYPES, Options
+    from mlc_compile.passes.catalog import check_disabled
 
     return Options(
         context,
         prefill_chunk,
         _one_of(KV_DTYPES, kv_dtype, "KV cache type"),
         _one_of(ACTIVATIONS, activations, "activation type"),
+        None if memory_budget is None else size(memory_budget, "--memory-budget"),
+        check_disabled(disabled or ()),
     )
 
 
@@ -127,6 +202,23 @@ def _one_of(known: Mapping[str, T], name: str | None, what: str) -> T | None:
     if name not in known:
         raise ConfigError(f"no {what} {name!r}", hint=f"one of {', '.join(known)}")
     return known[name]
+
+
+def open_store(cache_dir: Path, cache_size: str = CACHE_SIZE) -> "Store":
+    """The build cache under `cache_dir`, limited to `cache_size`."""
+    from mlc_compile.cache import Store
+
+    return Store(cache_dir, size(cache_size, "--cache-size"))
+
+
+def size(text: str, option: str) -> int:
+    """`"10GiB"` -> 10737418240; ConfigError for what is no size."""
+    found = SIZE.fullmatch(text.strip())
+    if found is None or found["unit"].upper() not in UNITS:
+        raise ConfigError(
+            f"{option} must be a size, got {text!r}", hint=f"for example {option} 10GiB"
+        )
+    return int(float(found["number"]) * (1 << UNITS[found["unit"].upper()]))
 
 
 def numbers(text: str, option: str) -> tuple[int, ...]:

@@ -15,17 +15,15 @@ def targets(output: Output) -> None:
     table = plain_table(
         "target",
         "triple",
-        "vectors",
+        "computes",
         "runs here",
         "about",
         folding=("runs here", "about"),
         dropped=("triple",),
     )
     for target, reason in rows:
-        bits = f"{target.vector_bits} bit"
-        table.add_row(
-            target.name, target.triple, bits, f"no: {reason}" if reason else "yes", target.about
-        )
+        runs = f"no: {reason}" if reason else "yes"
+        table.add_row(target.name, target.triple, told_device(target), runs, target.about)
     output.result(
         [
             {
@@ -36,6 +34,8 @@ def targets(output: Output) -> None:
                 "mcpu": target.mcpu,
                 "mattr": target.mattr,
                 "requires": target.requires,
+                "device": target.device,
+                "quant": target.quant,
                 "runs_here": not reason,
                 "reason": reason,
             }
@@ -59,10 +59,13 @@ def usable_targets() -> "list[Target]":
 
 def why_not_here(target: "Target") -> str:
     """The first reason why this machine cannot run the target's code; empty when it can."""
-    from mlc_compile.errors import listing
-    from mlc_compile.target import missing_features, triple_mismatch
+    from mlc_compile.emit.probe import ability
 
-    lacks = missing_features(target.requires)
-    return triple_mismatch(target.triple) or (
-        f"this CPU lacks {listing(lacks, 3)}" if lacks else ""
-    )
+    return next((missing.what for missing in ability(target).to_run), "")
+
+
+def told_device(target: "Target") -> str:
+    """What computes: the width of a CPU's vectors, or the threads of a GPU's block."""
+    if target.device is None:
+        return f"CPU, {target.vector_bits} bit"
+    return f"GPU, {target.device.threads} threads"

@@ -4,9 +4,13 @@ import pytest
 
 from mlc_compile.cli import doctor
 from mlc_compile.cli.targets import usable_targets
+from mlc_compile.emit.probe import ability
 from mlc_compile.target import find_target, host_target, target_names
 
 FOREIGN = "cpu-aarch64" if host_target().arch != "aarch64" else "cpu-x86-64-v3"
+
+
+KNOWN = frozenset(target_names())
 
 
 @pytest.fixture
@@ -21,14 +25,24 @@ def no_compiler(monkeypatch):
     monkeypatch.setattr("mlc_compile.emit.link.shutil.which", lambda _name: None)
 
 
-def test_this_machine_passes_and_every_target_has_its_three_lines(cli):
+@pytest.fixture
+def no_cuda(monkeypatch):
+    """A machine without nvcc and NVRTC."""
+    monkeypatch.setattr("mlc_compile.emit.cuda_toolchain.FINDERS", ())
+
+
+def emitted(row, *, own=False):
+    return doctor.emit_finding(row, ability(row), KNOWN, own=own)
+
+
+def test_this_machine_passes_and_every_target_has_its_two_lines(cli):
     ran = cli("doctor", "--json")
     assert ran.code == 0, ran.err
     for name in target_names():
         areas = [f["area"] for f in ran.json if f["subject"] == name]
-        assert areas == ["emit", "link", "run"]
+        assert areas == ["emit", "run"]
     own = [f["status"] for f in ran.json if f["subject"] == "cpu"]
-    assert own == ["ok", "ok", "ok"]
+    assert own == ["ok", "ok"]
 
 
 def test_whatever_could_be_mended_names_the_command(cli):
@@ -41,19 +55,40 @@ def test_whatever_could_be_mended_names_the_command(cli):
 
 @pytest.mark.usefixtures("no_zig", "no_compiler")
 def test_without_a_linker_this_machine_has_a_problem_and_others_a_note():
-    own = doctor.link_finding(host_target(), own=True)
+    own = emitted(host_target(), own=True)
     assert own.status == "problem"
     assert "C compiler" in own.detail
     assert "mlc_compile[cross]" in own.fix
-    assert doctor.link_finding(find_target(FOREIGN), own=False).status == "note"
+    assert emitted(find_target(FOREIGN)).status == "note"
 
 
 @pytest.mark.usefixtures("no_zig")
 def test_the_system_compiler_does_not_link_for_another_machine():
-    assert doctor.link_finding(host_target(), own=True).status == "ok"
-    foreign = doctor.link_finding(find_target(FOREIGN), own=False)
+    assert emitted(host_target(), own=True).status == "ok"
+    foreign = emitted(find_target(FOREIGN))
     assert foreign.status == "note"
+    assert "nothing: no linker" in foreign.detail
     assert "zig" in foreign.detail
+
+
+@pytest.mark.usefixtures("no_cuda")
+def test_without_a_cuda_compiler_there_is_source_only():
+    found = emitted(find_target("cuda-sm80"))
+    assert found.status == "note"
+    assert "the kernels' source only: no CUDA compiler" in found.detail
+    assert "mlc_compile[cuda]" in found.fix
+
+
+def test_a_backend_without_an_emitter_gives_nothing():
+    assert (
+        "nothing: this version emits no webgpu libraries" in emitted(find_target("webgpu")).detail
+    )
+
+
+def test_where_the_device_is_absent_the_library_is_emitted_and_does_not_run():
+    metal = doctor.run_finding(ability(find_target("metal")))
+    assert (metal.status, metal.area) == ("note", "run")
+    assert "this machine is" in metal.detail
 
 
 def test_wrong_packages_are_problems(monkeypatch):
@@ -68,13 +103,13 @@ def test_a_tvm_that_dies_is_reported_and_not_shared(monkeypatch):
     monkeypatch.setattr(doctor, "PROBE", "import os; os.kill(os.getpid(), 11)")
     known = doctor.emittable(usable_targets())
     assert known == "exit status -11"
-    finding = doctor.emit_finding(host_target(), known, own=True)
+    finding = doctor.emit_finding(host_target(), ability(host_target()), known, own=True)
     assert finding.status == "problem"
     assert "TVM does not start" in finding.detail
 
 
 def test_a_cpu_that_llvm_does_not_know_is_not_emitted():
-    finding = doctor.emit_finding(host_target(), frozenset(), own=False)
+    finding = doctor.emit_finding(host_target(), ability(host_target()), frozenset(), own=False)
     assert finding.status == "note"
     assert host_target().mcpu in finding.detail
 

@@ -9,11 +9,13 @@ from mlc_compile.cli.options import (
     library_options,
     numbers,
     one_target,
+    scheme_for,
     targets_named,
 )
 from mlc_compile.driver.compile import ACTIVATIONS, KV_DTYPES
 from mlc_compile.errors import ConfigError
 from mlc_compile.quant import SCHEMES
+from mlc_compile.target import find_target
 
 V3_ARM = ["cpu-x86-64-v3", "cpu-aarch64"]
 
@@ -70,3 +72,15 @@ def test_every_choice_is_in_the_hint(options: tuple[str | None, str | None], hin
     with pytest.raises(ConfigError) as e:
         library_options(None, None, *options)
     assert e.value.hint == hint
+
+
+def test_the_scheme_is_the_targets_unless_asked():
+    web, cuda = find_target("webgpu"), find_target("cuda-sm80")
+    assert scheme_for(None, [web]) == "q4f32_1"
+    assert scheme_for(None, [cuda, find_target("cpu")]) == "q4f16_1"
+    assert scheme_for("q0f32", [web, cuda]) == "q0f32"
+
+
+def test_targets_that_disagree_on_the_scheme_are_named():
+    with pytest.raises(ConfigError, match="webgpu q4f32_1, cuda-sm80 q4f16_1"):
+        scheme_for(None, [find_target("webgpu"), find_target("cuda-sm80")])

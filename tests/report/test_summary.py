@@ -15,6 +15,9 @@ from mlc_compile.artifact import (
     pretty_json,
 )
 from mlc_compile.passes.events import Event
+from mlc_compile.passes.plan_memory import FunctionMemory, KernelStep, PlacedTensor
+from mlc_compile.report.compilation import Compilation
+from mlc_compile.report.schema import FunctionGraph, Kernel, Operator, Stage, Stretch, Traffic
 from mlc_compile.report.summary import Report, summarize
 
 PARTS = (
@@ -28,6 +31,64 @@ PLAN = WeightPlan(
     nbytes=80,
 )
 EVENTS = (Event("MergeProjections", "q + k", "done"), Event("FuseThis", "q", "refused", "odd"))
+FUNCTIONS = (
+    FunctionMemory(
+        name="prefill",
+        naive_bytes=500,
+        static_plan_bytes=400,
+        planned_bytes=300,
+        storages=1,
+        lower_bound_bytes=290,
+        result_bytes=40,
+        workspace_bytes=64,
+        steps=(KernelStep("gemm", 290, 64),),
+        tensors=(PlacedTensor("gemm", 290, 10, 0, 0),),
+    ),
+)
+
+OPERATOR = Operator(name="gemm", weights=("q+k",), written_bytes=64)
+COMPILATION = Compilation(
+    graphs=(
+        FunctionGraph(
+            name="prefill",
+            tokens=16,
+            before=(Stretch(times=2, operators=(OPERATOR,)),),
+            after=(),
+            stages=(Stage(phase="import", step="NameWeights", calls=2, written_bytes=128),),
+        ),
+    ),
+    traffic=(
+        Traffic(
+            function="prefill",
+            tokens=16,
+            before=0,
+            launches=1,
+            weight_bytes=28,
+            cache_bytes=0,
+            read_bytes=8,
+            written_bytes=64,
+            unfused_bytes=128,
+            unfused_calls=2,
+        ),
+    ),
+    kernels=(
+        Kernel(
+            function="prefill",
+            name="gemm",
+            origin="rule",
+            how="",
+            calls=1,
+            weights=("q+k",),
+            weight_bytes=28,
+            cache_bytes=0,
+            read_bytes=8,
+            written_bytes=64,
+            operations=200,
+            intensity=2.0,
+        ),
+    ),
+    shapes={"q.weight": (2, 4), "k.weight": (1, 4)},
+)
 
 
 @pytest.fixture
@@ -49,7 +110,7 @@ def report():
         files=(),
         check=Check(status="not run"),
     )
-    return summarize(manifest, {"prefill": 300, "decode": 20}, EVENTS)
+    return summarize(manifest, FUNCTIONS, EVENTS, COMPILATION)
 
 
 def test_the_file_has_these_keys_and_values(report):
@@ -62,7 +123,22 @@ def test_the_file_has_these_keys_and_values(report):
             "weights": 80,
             "kv_cache": 2 * 2 * 2 * 8 * 64,  # k and v, float16, two layers, two pages of 32
             "activations": 300,
-            "functions": {"prefill": 300, "decode": 20},
+            "functions": [
+                {
+                    "name": "prefill",
+                    "naive_bytes": 500,
+                    "static_plan_bytes": 400,
+                    "planned_bytes": 300,
+                    "storages": 1,
+                    "lower_bound_bytes": 290,
+                    "result_bytes": 40,
+                    "workspace_bytes": 64,
+                    "steps": [{"kernel": "gemm", "live_bytes": 290, "workspace_bytes": 64}],
+                    "tensors": [
+                        {"name": "gemm", "nbytes": 290, "offset": 10, "first": 0, "last": 0}
+                    ],
+                }
+            ],
         },
         "weights": [
             {
@@ -70,12 +146,63 @@ def test_the_file_has_these_keys_and_values(report):
                 "sources": ["q.weight", "k.weight"],
                 "layout": "rows16",
                 "nbytes": 28,
+                "shape": [3, 4],
+                "bits": 18.667,  # 28 bytes for 12 weights
             }
         ],
         "events": [
             {"source": "MergeProjections", "subject": "q + k", "outcome": "done", "reason": ""},
             {"source": "FuseThis", "subject": "q", "outcome": "refused", "reason": "odd"},
         ],
+        "graphs": [
+            {
+                "name": "prefill",
+                "tokens": 16,
+                "before": [
+                    {
+                        "times": 2,
+                        "operators": [
+                            {"name": "gemm", "weights": ["q+k"], "written_bytes": 64},
+                        ],
+                    }
+                ],
+                "after": [],
+                "stages": [
+                    {"phase": "import", "step": "NameWeights", "calls": 2, "written_bytes": 128}
+                ],
+            }
+        ],
+        "traffic": [
+            {
+                "function": "prefill",
+                "tokens": 16,
+                "before": 0,
+                "launches": 1,
+                "weight_bytes": 28,
+                "cache_bytes": 0,
+                "read_bytes": 8,
+                "written_bytes": 64,
+                "unfused_bytes": 128,
+                "unfused_calls": 2,
+            }
+        ],
+        "kernels": [
+            {
+                "function": "prefill",
+                "name": "gemm",
+                "origin": "rule",
+                "how": "",
+                "calls": 1,
+                "weights": ["q+k"],
+                "weight_bytes": 28,
+                "cache_bytes": 0,
+                "read_bytes": 8,
+                "written_bytes": 64,
+                "operations": 200,
+                "intensity": 2.0,
+            }
+        ],
+        "tuning": [],
     }
 
 

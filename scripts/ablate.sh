@@ -1,0 +1,157 @@
+#!/usr/bin/env bash
+# What each optional pass is worth: build a model with all passes, without each of them, and
+# without all fusion of ours, which leaves what TVM's FuseOps and FuseTIR join with dequantized
+# weights inside the kernels. Then measure all builds in turn, round by round, and print a
+# Markdown table of paired ratios, launches and bytes.
+set -euo pipefail
+
+usage() {
+  cat <<'USAGE'
+usage: ablate.sh [options] MODEL
+
+  -o PREFIX    write PREFIX.md and PREFIX.json       (default dist/ablate)
+  -T TARGET    what to build for                     (default cpu)
+  -q QUANT     the scheme                            (default q4f16_1)
+  -p TOKENS    length of the prompt                  (default 128)
+  -n TOKENS    tokens to decode                      (default 64)
+  -t THREADS   number of threads                     (default 1)
+  -r ROUNDS    rounds, in each of which every build is measured once; 0: bytes only (default 5)
+  -w DIR       keep the builds in DIR                (default a temporary directory)
+  -h, --help   show this
+
+environment: MLC_COMPILE is the command to run           (default mlc-compile)
+             PYTHON the interpreter that makes the table (default python3)
+USAGE
+}
+
+misused() {
+  printf 'error: %s\n' "$1" >&2
+  usage >&2
+  exit 2
+}
+
+prefix=dist/ablate target=cpu quant=q4f16_1 prompt=128 generate=64 threads=1 rounds=5 work=
+for argument; do
+  [[ $argument != --help ]] || { usage && exit 0; }
+done
+while getopts :o:T:q:p:n:t:r:w:h option; do
+  case $option in
+    o) prefix=$OPTARG ;;
+    T) target=$OPTARG ;;
+    q) quant=$OPTARG ;;
+    p) prompt=$OPTARG ;;
+    n) generate=$OPTARG ;;
+    t) threads=$OPTARG ;;
+    r) rounds=$OPTARG ;;
+    w) work=$OPTARG ;;
+    h) usage && exit 0 ;;
+    :) misused "-$OPTARG needs a value" ;;
+    *) misused "unknown option -$OPTARG" ;;
+  esac
+done
+shift $((OPTIND - 1))
+(($# == 1)) || misused "one model is needed"
+model=$1
+read -ra tool <<<"${MLC_COMPILE:-mlc-compile}"
+python=${PYTHON:-python3}
+
+if [[ -z $work ]]; then
+  work=$(mktemp -d)
+  trap 'rm -rf "$work"' EXIT
+fi
+mkdir -p "$work/rounds" "$(dirname "$prefix")"
+
+# The passes of ours that this target runs and a build may leave out.
+"${tool[@]}" passes --json --quiet >"$work/passes.json"
+mapfile -t passes < <("$python" - "$work/passes.json" "$target" <<'PYTHON'
+import json, sys
+
+passes, target = json.load(open(sys.argv[1])), sys.argv[2]
+here = {"all", "CPU" if target.startswith("cpu") else "GPU"}
+tvm = {"FuseOps", "DeadCodeElimination"}
+print(*(p["name"] for p in passes if p["can_be_disabled"] and p["targets"] in here - tvm and p["name"] not in tvm), sep="\n")
+PYTHON
+)
+
+artifacts=()
+build() { # NAME OPTION...
+  local name=$1
+  shift
+  printf 'building: %s\n' "$name" >&2
+  artifacts+=("$("${tool[@]}" build "$model" --quiet --target "$target" --quant "$quant" \
+    -o "$work/$name" "$@")")
+}
+build "all passes"
+without=()
+for pass in "${passes[@]}"; do
+  build "without $pass" --disable-pass "$pass"
+  without+=(--disable-pass "$pass")
+done
+build "TVM's fusion alone" "${without[@]}"
+
+for ((round = 0; round < rounds; round++)); do
+  printf 'round %s of %s\n' $((round + 1)) "$rounds" >&2
+  for i in "${!artifacts[@]}"; do
+    "${tool[@]}" bench "${artifacts[i]}" --json --quiet --threads "$threads" \
+      --prompt-tokens "$prompt" --gen-tokens "$generate" --repeats 1 \
+      >"$work/rounds/$(printf '%03d-%03d' "$round" "$i").json"
+  done
+done
+
+"$python" - "$prefix" "$work" "${artifacts[@]}" <<'PYTHON'
+import json, pathlib, statistics, sys
+
+prefix, work, *artifacts = sys.argv[1:]
+artifacts = [pathlib.Path(a) for a in artifacts]
+rounds = {}
+for path in sorted(pathlib.Path(work, "rounds").glob("*.json")):
+    number, index = map(int, path.stem.split("-"))
+    for row in json.loads(path.read_text())["results"]:
+        rounds.setdefault((index, row["phase"]), {})[number] = row["tok_s"]
+
+
+def library(artifact):
+    manifest = json.loads((artifact / "manifest.json").read_text())
+    paths = {one["path"] for one in manifest["libraries"]}
+    return [file["sha256"] for file in manifest["files"] if file["path"] in paths]
+
+
+def speed(index, phase):
+    mine, first = rounds.get((index, phase), {}), rounds.get((0, phase), {})
+    if not mine:
+        return None, "", ""
+    ratios = [mine[n] / first[n] for n in mine if n in first]
+    spread = f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
+    return statistics.median(ratios), f"{statistics.median(mine.values()):.1f}", spread
+
+
+rows, records = [], []
+for index, artifact in enumerate(artifacts):
+    name = artifact.parent.parent.name
+    report = json.loads((artifact / "report.json").read_text())
+    traffic = {t["function"]: t for t in report["traffic"]}
+    same = index > 0 and library(artifact) == library(artifacts[0])
+    cells = [name + (" (the same library)" if same else "")]
+    cells += [str(traffic[f]["launches"]) for f in ("decode", "prefill")]
+    for function, unit in (("decode", 1e3), ("prefill", 1e6)):
+        written, first = traffic[function]["written_bytes"], None
+        whole = json.loads((artifacts[-1] / "report.json").read_text())["traffic"]
+        first = next(t["written_bytes"] for t in whole if t["function"] == function)
+        cells.append(f"{written / unit:.1f} ({written / first - 1:+.0%})")
+    for phase in ("decode", "prefill"):
+        _, tok_s, ratio = speed(index, phase)
+        cells += [tok_s, ratio]
+    rows.append(cells)
+    records.append({
+        "build": name, "same_library": same, "traffic": report["traffic"],
+        "tok_s": {phase: list(rounds.get((index, phase), {}).values()) for phase in ("decode", "prefill")},
+    })
+heads = [
+    "build", "launches a token", "a prompt", "kB written a token (of TVM's)",
+    "MB written a prompt (of TVM's)", "decode tok/s", "of all passes", "prefill tok/s", "of all passes",
+]
+table = "\n".join("| " + " | ".join(row) + " |" for row in [heads, ["---"] * len(heads), *rows])
+pathlib.Path(prefix + ".json").write_text(json.dumps(records, indent=2) + "\n")
+pathlib.Path(prefix + ".md").write_text(table + "\n")
+print(table)
+PYTHON

@@ -1,0 +1,146 @@
+"""The page holds what the report says, escapes what strangers named, and asks for nothing."""
+
+import html
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import msgspec
+import pytest
+
+from mlc_compile.artifact import REPORT, Manifest, read_manifest
+from mlc_compile.quant.error import TensorError
+from mlc_compile.report.page import amount, render, size
+from mlc_compile.report.schema import Curve, Event, ReadReport
+from mlc_compile.report.weights import errors_of
+from mlc_compile.runtime.defaults import read_fields
+
+HOSTILE = "<script>alert('x')</script>\"&"
+
+
+@pytest.fixture(scope="module")
+def parts(nano_artifact):
+    """(manifest, report) of the nano model."""
+    manifest = read_manifest(nano_artifact, Manifest)
+    return manifest, read_fields(nano_artifact, REPORT, ReadReport)
+
+
+class Elements(HTMLParser):
+    """Names and attributes of all elements."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.seen = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+
+
+def test_every_kernel_event_weight_and_function_is_there(parts):
+    manifest, report = parts
+    page = html.unescape(render(manifest, report))
+    for kernel in report.kernels:
+        assert f">{kernel.name}</td>" in page
+    for event in report.events:
+        assert event.source in page
+        assert event.reason in page
+    for weight in report.weights:
+        assert weight.name in page
+    for function in report.memory.functions:
+        assert f"<td>{function.name}</td>" in page
+    assert manifest.check.told() in page
+
+
+def test_equal_reports_give_equal_bytes_in_any_process(parts, nano_artifact):
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from mlc_compile.artifact import Manifest, read_manifest\n"
+        "from mlc_compile.report.page import render\n"
+        "from mlc_compile.report.schema import ReadReport\n"
+        "from mlc_compile.runtime.defaults import read_fields\n"
+        f"place = Path({str(nano_artifact)!r})\n"
+        "report = read_fields(place, 'report.json', ReadReport)\n"
+        "sys.stdout.write(render(read_manifest(place, Manifest), report))\n"
+        "assert 'tvm' not in sys.modules\n"
+    )
+    other = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONHASHSEED": "7", "TZ": "Asia/Tokyo", "SOURCE_DATE_EPOCH": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert other.stdout == render(*parts)
+
+
+def test_names_are_text_and_never_markup(parts):
+    manifest, report = parts
+    event = Event(source=HOSTILE, subject=HOSTILE, outcome="refused", reason=HOSTILE)
+    kernel = msgspec.structs.replace(report.kernels[0], name=HOSTILE, weights=(HOSTILE,))
+    weight = msgspec.structs.replace(report.weights[0], name=HOSTILE, sources=(HOSTILE,))
+    page = render(
+        msgspec.structs.replace(manifest, model=HOSTILE),
+        msgspec.structs.replace(
+            report, model=HOSTILE, events=(event,), kernels=(kernel,), weights=(weight,)
+        ),
+    )
+    scripts = [tag for tag, _ in Elements(page).seen if tag == "script"]
+    assert scripts == ["script"]  # the page's own
+    assert HOSTILE not in page
+    assert "&lt;script&gt;alert" in page
+
+
+def test_nothing_is_fetched(parts):
+    page = render(*parts)
+    for tag, attrs in Elements(page).seen:
+        for name in ("src", "href", "xlink:href", "action", "data", "poster"):
+            assert (attrs.get(name) or "#").startswith(("#", "data:")), (tag, attrs)
+    style = page[page.index("<style>") : page.index("</style>")]
+    assert "url(" not in style
+    assert "@import" not in style
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', page)[1]
+    assert html.unescape(policy).startswith("default-src 'none';")
+
+
+def test_plots_take_the_page_s_colors(parts):
+    page = render(*parts)
+    plots = re.findall(r"<svg class=\"plot\".*?</svg>", page, re.DOTALL)
+    assert len(plots) == 6  # memory, stages and roofline of a token and of a prompt
+    for plot in plots:
+        # What is left in a fixed color is drawn by nobody: clips, and none of our marks.
+        assert set(re.findall(r"(?:fill|stroke): (#\w+)", plot)) == set()
+        assert "var(--" in plot
+
+
+def test_errors_are_those_of_the_weights_that_were_packed(parts, nano_artifact, tmp_path):
+    manifest, report = parts
+    errors = errors_of(nano_artifact, manifest)
+    assert {e.name for e in errors} == {s for w in report.weights for s in w.sources}
+    assert errors_of(tmp_path, manifest) == ()
+    other = msgspec.structs.replace(manifest, weights_digest="0")
+    assert errors_of(nano_artifact, other) == ()
+    (known,) = {w.sources for w in report.weights if w.name == "model.embed_tokens"}
+    told = TensorError(name=known[0], scheme="q", rms=1, relative=0.1234, largest=0.5)
+    assert "12.34 %" in render(manifest, report, [told])
+    assert "quantization.json" in render(manifest, report)  # where they would be
+
+
+def test_tuning_is_drawn_where_there_was_some(parts):
+    manifest, report = parts
+    assert "<h2>Tuning</h2>" not in render(manifest, report)
+    curve = Curve(kernel="int8_gemv", trials=(1, 8, 64), seconds=(3e-4, 2e-4, 1e-4))
+    page = render(manifest, msgspec.structs.replace(report, tuning=(curve,)))
+    assert "<h2>Tuning</h2>" in page
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "told"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 30, "3.0 GiB")]
+)
+def test_sizes_have_units(nbytes, told):
+    assert size(nbytes) == told
+
+
+def test_amounts_have_prefixes():
+    assert [amount(n) for n in (0, 12, 1500, 2.5e9)] == ["0", "12", "1.5 k", "2.5 G"]
