@@ -40,7 +40,6 @@ def compile_(
     from mlc_compile.checkpoint import find_model
     from mlc_compile.cli.options import library_options, one_target, scheme_for
     from mlc_compile.driver.compile import compile_model
-    from mlc_compile.driver.dump import dump_ir as dump
 
     row = one_target(target)
     scheme = scheme_for(quant, (row,))
@@ -49,6 +48,8 @@ def compile_(
     )
     with output.progress() as progress:
         if dump_ir is not None:
+            from mlc_compile.driver.dump import dump_ir as dump
+
             dump(find_model(model), (row,), scheme, dump_ir, options, progress)
         compiled = compile_model(find_model(model), row, scheme, out, options, progress)
     manifest = compiled.manifest

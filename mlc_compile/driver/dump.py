@@ -10,11 +10,9 @@ library comes from the cache. Where a pass fails, the files show all that went b
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-
-from tvm_ffi import structural_equal
 
 from mlc_compile.artifact import pretty_json
 from mlc_compile.driver.clock import Clock
@@ -73,7 +71,7 @@ class Dump:
     """Writes what it sees into `directory`; a `passes.watch.Watcher`."""
 
     directory: Path
-    last: "list[IRModule]" = field(default_factory=list)
+    last: "IRModule | None" = None
 
     def start(self, mod: "IRModule") -> None:
         """The module as imported."""
@@ -84,7 +82,7 @@ class Dump:
         from mlc_compile.passes import events
 
         phase = f"{at.phase_number:02}-{at.phase}"
-        if not _same_functions(self.last[0], mod):
+        if self.last is None or not _same_functions(self.last, mod):
             self._write(f"{phase}-{at.step_number:02}-{at.step}", mod)
         if at.ends_phase:
             self._write(phase, mod)
@@ -92,11 +90,13 @@ class Dump:
 
     def _write(self, name: str, mod: "IRModule") -> None:
         (self.directory / f"{name}.py").write_text(mod.script(), encoding="utf-8")
-        self.last[:] = [mod]
+        self.last = mod
 
 
 def _same_functions(one: "IRModule", other: "IRModule") -> bool:
     """Whether nothing changed but what passes noted."""
+    from tvm_ffi import structural_equal
+
     before, after = ({str(gv.name_hint): f for gv, f in m.functions.items()} for m in (one, other))
     return before.keys() == after.keys() and all(
         structural_equal(before[name], after[name]) for name in before

@@ -46,8 +46,8 @@ class Call:
     weights: tuple[Read, ...]
     read_bytes: int  # of activations
     written_bytes: int  # of activations
-    rows: int  # of its first result: tokens, or 1
-    width: int  # of one row of its first result
+    rows: int  # m of its first result [1, m, ..] or [m, k]
+    results: int  # numbers in its first result
     numbers: int  # the most activations in one of its tensors
     is_result: bool  # what it writes is returned, no intermediate
 
@@ -119,15 +119,15 @@ class _Walk:
         reads = tuple(self.weights[a] for a in given if a in self.weights)
         inputs = [t for a in given if a not in self.weights for t in self._tensors(a.ty)]
         fresh = list(self._tensors(var.ty))
-        rows, width = _rows_of(fresh[0][0]) if fresh else (0, 0)
+        first = fresh[0][0] if fresh else (0,)
         sizes = [_nbytes(*t) for t in fresh]
         return Call(
             name=_callee(call),
             weights=reads,
             read_bytes=sum(_nbytes(*t) for t in inputs),
             written_bytes=sum(sizes),
-            rows=rows,
-            width=width,
+            rows=first[1] if len(first) > 2 else first[0],
+            results=math.prod(first),
             numbers=max((math.prod(shape) for shape, _ in (*inputs, *fresh)), default=0),
             is_result=is_result,
         )
@@ -197,9 +197,3 @@ def _arguments(call: relax.Call) -> list[relax.Expr]:
 
 def _nbytes(shape: tuple[int, ...], dtype: str) -> int:
     return math.prod(shape) * np.dtype(dtype).itemsize
-
-
-def _rows_of(shape: tuple[int, ...]) -> tuple[int, int]:
-    """(m, the rest) of [1, m, ..] or [m, k]."""
-    rows = shape[1] if len(shape) > 2 else shape[0] if shape else 1
-    return rows, math.prod(shape) // max(rows, 1)

@@ -29,6 +29,7 @@ COLORS: Final = {
 SERIES: Final = tuple(COLORS[f"series-{i}"] for i in range(6))
 WIDTH: Final = 5.6  # inches: text is readable at the width of a phone, and not huge at a desk's
 NEAR: Final = (0.8, 1.0)  # decades across and down within which two labels would touch
+LONGEST: Final = 20  # letters of a label
 # Operations a byte from which arithmetic decides: peak of arithmetic over that of memory.
 BALANCES: Final = ((10, "a CPU core, float32"), (300, "a data-center GPU, float16"))
 STYLE: Final = {
@@ -113,7 +114,13 @@ def _labels(kernels: Sequence[Kernel]) -> Iterator[tuple[str, tuple[float, float
             near.append(kernel)
     for first, *others in groups:
         more = f" and {len(others)} more" if others else ""
-        yield first.name + more, (first.intensity, first.operations)
+        yield _cut(first.name) + more, (first.intensity, first.operations)
+
+
+def _cut(name: str) -> str:
+    """`vm.builtin.attention_kv_cache_attention_with_fused_qkv` leaves no room for the plot."""
+    last = name.rpartition(".")[2]
+    return last if len(last) <= LONGEST else f"{last[:LONGEST]}…"
 
 
 def _is_near(one: Kernel, other: Kernel) -> bool:

@@ -97,7 +97,7 @@ def _work(call: Call, workload: Workload, sizes: Sizes) -> tuple[int, int, int, 
             _some_rows(w.nbytes, sizes.shapes, w.sources, call.rows) for w in call.weights
         )
         read = min(call.read_bytes, call.written_bytes)
-        return weights, 0, read, call.written_bytes, call.rows * call.width
+        return weights, 0, read, call.written_bytes, call.results
     weights = sum(w.nbytes for w in call.weights)
     cache, attended = _cache(kind, call, workload, sizes.kv)
     products = 2 * call.rows * sum(_matrices(call, sizes.shapes))
@@ -115,7 +115,7 @@ def _cache(kind: Kind | None, call: Call, workload: Workload, kv: FlatKV) -> tup
         return 0, 0
     positions = new * workload.before + new * (new + 1) // 2
     appended = new * token if kind == "step" else 0
-    return seen * token + appended, 4 * call.width * positions
+    return seen * token + appended, 4 * (call.results // new) * positions
 
 
 def _matrices(call: Call, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[int]:

@@ -100,3 +100,24 @@ def test_origins_tell_rules_from_the_fallback(recorded):
     origins = {kernel.name: (kernel.origin, kernel.how) for kernel in compilation.kernels}
     assert origins["flat_step"] == ("rule", "")
     assert origins["last_position"] == ("rule", "vectors inside, threads over tokens")
+
+
+def test_the_runtime_s_attention_does_the_same_work_as_ours(recorded, nano_plan):
+    from mlc_compile.emit.backend import emitter_of
+
+    mod, plan = nano_plan("cuda-sm90", "q4f16_1")
+    recorder = Recorder(plan.kv, plan.limits)
+    with emitter_of(plan.target).tvm_target(plan.target):
+        optimize(mod, plan, Clock(SILENT), (recorder,))
+
+    def attention(compilation, function):
+        return sum(
+            k.operations
+            for k in compilation.kernels
+            if k.function == function and k.cache_bytes and "append" not in k.name
+        )
+
+    _, ours = recorded("q4f16_1")
+    for function in ("decode", "prefill"):
+        theirs = attention(recorder.compilation(), function)
+        assert theirs == attention(ours, function) > 0

@@ -10,8 +10,8 @@ SIZES = Sizes(KV, {"q": (24, 16), "k": (8, 16), "norm": (16,), "embed": (100, 16
 DECODE, PREFILL = Workload("decode", 1, 63), Workload("prefill", 4, 0)
 
 
-def call(name, *, weights=(), read=0, written=0, rows=1, width=1, numbers=1):
-    return Call(name, weights, read, written, rows, width, numbers, is_result=False)
+def call(name, *, weights=(), read=0, written=0, rows=1, results=1, numbers=1):
+    return Call(name, weights, read, written, rows, results, numbers, is_result=False)
 
 
 def only(call_, workload):
@@ -21,7 +21,7 @@ def only(call_, workload):
 
 def test_a_matmul_multiplies_each_row_by_each_weight():
     parts = (Read("qk", ("q", "k"), 300), Read("qk", ("q", "k"), 40), Read("norm", ("norm",), 64))
-    kernel = only(call("gemv", weights=parts, read=64, written=128, rows=1, width=32), DECODE)
+    kernel = only(call("gemv", weights=parts, read=64, written=128, rows=1, results=32), DECODE)
     assert kernel.operations == 2 * (24 + 8) * 16  # both parts of a weight are one matrix
     assert kernel.weight_bytes == 404
     assert kernel.weights == ("qk", "norm")
@@ -29,20 +29,20 @@ def test_a_matmul_multiplies_each_row_by_each_weight():
 
 
 def test_attention_sees_what_is_in_the_cache():
-    kernel = only(call("flat_step", read=10, written=20, width=48), DECODE)
+    kernel = only(call("flat_step", read=10, written=20, results=48), DECODE)
     assert kernel.operations == 4 * 48 * 64
     assert kernel.cache_bytes == 64 * TOKEN + TOKEN  # what is there, and the new token
-    kernel = only(call("flat_attend1", rows=4, width=48), PREFILL)
+    kernel = only(call("flat_attend1", rows=4, results=4 * 48), PREFILL)
     assert kernel.operations == 4 * 48 * (1 + 2 + 3 + 4)
     assert kernel.cache_bytes == 4 * TOKEN
-    assert only(call("flat_append", rows=4, width=48), PREFILL).cache_bytes == 4 * TOKEN
+    assert only(call("flat_append", rows=4, results=4 * 48), PREFILL).cache_bytes == 4 * TOKEN
 
 
 def test_a_lookup_reads_the_rows_that_it_gives():
     embed = (Read("embed", ("embed",), 1000),)
-    kernel = only(call("take", weights=embed, read=16, written=256, rows=4, width=16), PREFILL)
+    kernel = only(call("take", weights=embed, read=16, written=256, rows=4, results=64), PREFILL)
     assert (kernel.weight_bytes, kernel.read_bytes) == (40, 16)
-    kernel = only(call("last_position", read=256, written=64, width=16), PREFILL)
+    kernel = only(call("last_position", read=256, written=64, results=16), PREFILL)
     assert (kernel.read_bytes, kernel.operations) == (64, 16)
 
 

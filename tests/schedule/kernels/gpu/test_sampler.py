@@ -116,11 +116,21 @@ def test_the_ends_of_the_uniform_draw_tokens_of_the_vocabulary(edge):
     assert 0 <= draw("webgpu", random_logits(3, 5), uniform=edge) < 5
 
 
-def test_a_large_vocabulary_has_no_more_launches_nor_shared_memory():
-    parts = parts_of(151936)
-    assert parts.count <= 128
-    assert parts.count * parts.size >= 151936
-    assert workspace_shape(151936) == (parts.count + 2, 256)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["top p", "both"])
+def test_the_whole_vocabulary_of_qwen(name):
+    """In as many launches: `draw` counts them."""
+    logits = random_logits(5, 151936)
+    got = draw("cuda-sm80", logits, *SAMPLINGS[name], 0.37)
+    assert got == oracle(logits, *SAMPLINGS[name], 0.37)
+
+
+def test_parts_cover_the_vocabulary():
+    for vocab in (1, 256, 32768, 32769, 151936):
+        parts = parts_of(vocab)
+        assert parts.count <= 128
+        assert (parts.count - 1) * parts.size < vocab <= parts.count * parts.size
+        assert workspace_shape(vocab) == (parts.count + 2, 256)
 
 
 @pytest.mark.parametrize("row", PRINTED)

@@ -1,0 +1,54 @@
+"""`inspect --html`: one file, written where it was asked for, whatever the model is called."""
+
+import shutil
+
+import pytest
+
+HOSTILE = "<script>alert(1)<b>&amp;"  # as much markup as a directory's name can hold
+
+
+@pytest.fixture
+def artifact(nano_artifact, tmp_path):
+    """A copy, apart from the weights directory."""
+    return shutil.copytree(nano_artifact, tmp_path / "cpu")
+
+
+def test_the_page_is_written_and_named(cli, nano_artifact, tmp_path):
+    page = tmp_path / "report.html"
+    ran = cli("inspect", nano_artifact, "--html", page)
+    assert ran.code == 0, ran.err
+    assert ran.out == f"{page}\n"
+    first = page.read_text()
+    assert first.startswith("<!doctype html>")
+    assert "relative error" in first
+    ran = cli("inspect", nano_artifact, "--html", page, "--json")
+    assert ran.json["html"] == str(page)
+    assert page.read_text() == first
+
+
+def test_without_its_weights_an_artifact_has_a_page_without_errors(cli, artifact, tmp_path):
+    page = tmp_path / "report.html"
+    assert cli("inspect", artifact, "--html", page).code == 0
+    assert "which is not beside this artifact" in page.read_text()
+
+
+def test_a_model_s_name_is_text(cli, nano_checkpoint, tmp_path):
+    model = shutil.copytree(nano_checkpoint, tmp_path / HOSTILE)
+    out, page = tmp_path / "out", tmp_path / "report.html"
+    ran = cli("compile", model, "-o", out)
+    assert ran.code == 0, ran.err
+    assert cli("inspect", out, "--html", page).code == 0
+    text = page.read_text()
+    assert HOSTILE not in text
+    assert "<h1>&lt;script&gt;alert(1)&lt;b&gt;&amp;amp;</h1>" in text
+    assert text.count("<script") == 1
+
+
+def test_what_cannot_be_read_or_written_is_told(cli, artifact, tmp_path):
+    ran = cli("inspect", artifact, "--html", tmp_path / "nowhere" / "report.html")
+    assert ran.code == 7
+    assert "nowhere" in ran.err
+    (artifact / "report.json").write_text('{"events": []}')
+    ran = cli("inspect", artifact, "--html", tmp_path / "report.html")
+    assert ran.code == 6
+    assert "report.json is damaged" in ran.err

@@ -1,0 +1,94 @@
+"""scripts/ablate.sh with a stand-in for `mlc-compile`: builds, rounds and the table's ratios."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent.parent.parent / "scripts" / "ablate.sh"
+
+# Builds write what the table reads; speed is 100 tok/s less 10 for each pass that is disabled.
+# Idle changes nothing: its library is that of all passes.
+STAND_IN = """
+import json, pathlib, sys
+command, *words = sys.argv[1:]
+names = {"Fuse": "all", "Idle": "CPU", "Elsewhere": "GPU", "FuseOps": "all", "Needed": "all"}
+if command == "passes":
+    print(json.dumps([
+        {"name": n, "targets": t, "can_be_disabled": n != "Needed"} for n, t in names.items()]))
+    raise SystemExit
+if command == "build":
+    without = [w for before, w in zip(words, words[1:]) if before == "--disable-pass"]
+    slower = len([w for w in without if w != "Idle"])
+    out = pathlib.Path(words[words.index("-o") + 1]) / "m-q" / "cpu"
+    out.mkdir(parents=True)
+    files = [{"path": "lib.so", "sha256": str(slower)}]
+    manifest = {"libraries": [{"path": "lib.so"}], "files": files}
+    (out / "manifest.json").write_text(json.dumps(manifest))
+    traffic = [{"function": f, "launches": 5 + slower, "written_bytes": 1000 * (1 + slower)}
+               for f in ("decode", "prefill")]
+    (out / "report.json").write_text(json.dumps({"traffic": traffic}))
+    (out / "speed").write_text(str(100 - 10 * slower))
+    print(out)
+if command == "bench":
+    speed = float((pathlib.Path(words[0]) / "speed").read_text())
+    print(json.dumps({"results": [{"phase": p, "tok_s": speed} for p in ("decode", "prefill")]}))
+"""
+
+
+@pytest.fixture
+def ablate(tmp_path):
+    stand_in = tmp_path / "stand_in.py"
+    stand_in.write_text(STAND_IN)
+
+    def run(*arguments):
+        tool = {"MLC_COMPILE": f"{sys.executable} {stand_in}", "PYTHON": sys.executable}
+        command = ["bash", SCRIPT, *arguments]
+        return subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=os.environ | tool,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+def test_the_table_has_each_pass_of_ours_that_the_target_runs(ablate, tmp_path):
+    ran = ablate("-o", "a", "-r", "2", "model")
+    assert ran.returncode == 0, ran.stderr
+    rows = [line.strip("| ").split(" | ") for line in ran.stdout.splitlines()[2:]]
+    assert [row[0] for row in rows] == [
+        "all passes",
+        "without Fuse",
+        "without Idle (the same library)",
+        "without all of these",
+    ]
+    fuse = rows[1]
+    assert fuse[1:4] == ["6", "6", "2.0 (+0%)"]  # the last lacks Fuse too
+    assert fuse[5:7] == ["90.0", "0.900 (0.900 to 0.900)"]
+    assert rows[0][3] == "1.0 (-50%)"
+    assert (tmp_path / "a.md").read_text() == ran.stdout
+    assert [len(r["tok_s"]["decode"]) for r in json.loads((tmp_path / "a.json").read_text())] == [
+        2
+    ] * 4
+
+
+def test_without_rounds_only_bytes_are_told(ablate):
+    ran = ablate("-r", "0", "model")
+    assert ran.returncode == 0, ran.stderr
+    assert "1.0 (-50%)" in ran.stdout
+    assert "0.900" not in ran.stdout
+
+
+@pytest.mark.parametrize("arguments", [[], ["one", "two"], ["-x", "model"], ["-r"]])
+def test_misuse_is_told_with_the_usage(ablate, arguments):
+    ran = ablate(*arguments)
+    assert ran.returncode == 2
+    assert "usage: ablate.sh" in ran.stderr
+    assert ablate("--help").returncode == 0
