@@ -6,7 +6,8 @@ Operator and arguments, attributes below, result to the right:
         sources, part, layout, shape, dtype
     linear(x[.., k], w[n, k])               x w^T: [.., n]
     quantized_matmul(x[.., k], part, .., residual[.., n] if any)
-        n, scheme, residual                 x dequantize(parts)^T (+ residual): [.., n]
+        n, scheme, residual, swiglu         x dequantize(parts)^T (+ residual): [.., n],
+                                            or swiglu of it: [.., n / 2]
     quantized_gemv(inputs of `source` .., part, .., residual if any)
         source, k, eps, n, scheme, residual, swiglu
                                             [1, 1, n], or swiglu of it: [1, 1, n / 2]
@@ -31,9 +32,11 @@ Operator and arguments, attributes below, result to the right:
     int8_matmul(codes, scales, offsets, parts of w[n, k] .., residual if any)
         n, scheme, residual                 [1, m, n]
     int8_gemv(inputs of `source` .., parts .., residual if any)
-        source, k, eps, n, scheme, residual [1, 1, n]
+        source, k, eps, n, scheme, residual, swiglu
+                                            [1, 1, n], or swiglu of it: [1, 1, n / 2]
 
-A `source` (see SOURCES) is what is computed on the way into quantization. The operators
+A `source` (see SOURCES) is what is computed on the way into quantization. No operator has
+both a residual and `swiglu`. The operators
 with `flat` or `rope` are what `mlc.attention` becomes over the flat KV cache
 (artifact.FlatKV), and `qk_norm` what is left of it to do before TVM's paged one; x gives
 `mlc.rope_angles` its m.
@@ -142,9 +145,15 @@ class Matrix:
         return cls(n=int(call.attrs["n"]), scheme=str(call.attrs["scheme"]))
 
 
-def quantized_matmul(x: relax.Expr, parts: Sequence[relax.Expr], w: Matrix) -> relax.Call:
-    """`mlc.quantized_matmul`: x[.., k] and the parts of w[n, k] -> [.., n]; no residual yet."""
-    return _call("mlc.quantized_matmul", [x, *parts], **asdict(w), residual=False)
+def quantized_matmul(
+    x: relax.Expr, parts: Sequence[relax.Expr], w: Matrix, *, swiglu: bool = False
+) -> relax.Call:
+    """`mlc.quantized_matmul`: x[.., k] and the parts of w[n, k] -> [.., n], or its SwiGLU.
+
+    No residual yet.
+    """
+    args = [x, *parts]
+    return _call("mlc.quantized_matmul", args, **asdict(w), residual=False, swiglu=swiglu)
 
 
 def quantized_take(ids: relax.Expr, parts: Sequence[relax.Expr], w: Matrix, k: int) -> relax.Call:
@@ -227,20 +236,27 @@ def with_residual(
     matmul: relax.Call, args: Sequence[relax.Expr], residual: relax.Expr
 ) -> relax.Call:
     """The matmul call `matmul`, which has none yet, on `args` and a residual."""
-    w = Matrix.of(matmul)
-    return _call(str(matmul.op.name), [*args, residual], **asdict(w), residual=True)
+    attrs = {name: matmul.attrs[name] for name in matmul.attrs.keys()}  # noqa: SIM118
+    assert not attrs.get("swiglu"), "a residual is added to the product"
+    return _call(str(matmul.op.name), [*args, residual], **{**attrs, "residual": True})
 
 
 def int8_gemv(
-    inputs: Sequence[relax.Expr], rest: Sequence[relax.Expr], source: Source, matmul: relax.Call
+    inputs: Sequence[relax.Expr],
+    rest: Sequence[relax.Expr],
+    source: Source,
+    matmul: relax.Call,
+    *,
+    swiglu: bool = False,
 ) -> relax.Call:
-    """`mlc.int8_gemv`: quantize_act and the `mlc.int8_matmul` call `matmul` in one.
+    """`mlc.int8_gemv`: quantize_act and the call `matmul` in one, and SwiGLU of it if so.
 
-    `rest` is the matmul's arguments after the activations.
+    `matmul` is a `mlc.int8_matmul` or a `mlc.int8_gemv`, and `rest` its arguments after the
+    activations.
     """
     attrs = {**source.attrs(), **asdict(Matrix.of(matmul))}
     residual = bool(matmul.attrs["residual"])
-    return _call("mlc.int8_gemv", [*inputs, *rest], **attrs, residual=residual)
+    return _call("mlc.int8_gemv", [*inputs, *rest], **attrs, residual=residual, swiglu=swiglu)
 
 
 def quantized_gemv(
@@ -365,7 +381,7 @@ def _infer_rows(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
     return relax.TensorType([*outer, int(call.attrs["n"])], COMPUTE_DTYPE)
 
 
-def _infer_quantized_gemv(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
+def _infer_rows_or_swiglu(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
     outer, n = shape_of(call.args[0])[:-1], int(call.attrs["n"])
     return relax.TensorType([*outer, n // 2 if call.attrs["swiglu"] else n], COMPUTE_DTYPE)
 
@@ -380,8 +396,8 @@ Infer = Callable[[relax.Call, relax.BlockBuilder], relax.Type]
 OPERATORS: Final[dict[str, Infer]] = {
     "mlc.weight": _infer_weight,
     "mlc.linear": _infer_linear,
-    "mlc.quantized_matmul": _infer_rows,
-    "mlc.quantized_gemv": _infer_quantized_gemv,
+    "mlc.quantized_matmul": _infer_rows_or_swiglu,
+    "mlc.quantized_gemv": _infer_rows_or_swiglu,
     "mlc.quantized_take": _infer_quantized_take,
     "mlc.swiglu": _infer_swiglu,
     "mlc.attention": _infer_attention,
@@ -392,7 +408,7 @@ OPERATORS: Final[dict[str, Infer]] = {
     "mlc.flat_step": _infer_flat_step,
     "mlc.quantize_act": _infer_quantize_act,
     "mlc.int8_matmul": _infer_rows,
-    "mlc.int8_gemv": _infer_rows,
+    "mlc.int8_gemv": _infer_rows_or_swiglu,
 }
 
 

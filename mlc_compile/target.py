@@ -67,7 +67,6 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     f16: bool  # float16 in memory and in arithmetic
     int8: bool  # 8-bit storage
     tensor_cores: bool = False  # products of 16x16x16 float16 tiles
-    graphs: bool = False  # launches can be captured and replayed
     buffers: int | None = None  # the most that a kernel may take; None: enough
     binding_bytes: int | None = None  # the most of one buffer that a kernel sees; None: enough
     grid: int = 65535  # the most blocks along x

@@ -24,6 +24,7 @@ from mlc_compile.target import Target
 
 def _matmul(call: relax.Call, target: Target) -> Kernel:
     x, w = call.args[0], ops.Matrix.of(call)
+    assert not call.attrs["swiglu"], "FuseGemv runs for GPUs only"
     codec = codec_of(w.scheme, w.n, int(ops.shape_of(x)[-1]))
     if _rows(x) == 1:
         return _plain("gemv", matmul.gemv(codec, w.n), call)
@@ -93,8 +94,9 @@ def _int8_matmul(call: relax.Call, target: Target) -> Kernel:
 
 
 def _int8_gemv(call: relax.Call, target: Target) -> Kernel:
-    feed, w, residual = _feed(call), ops.Matrix.of(call), bool(call.attrs["residual"])
-    func = int8.gemv(_int4(w, feed.k), w.n, feed, _dot(target), residual=residual)
+    feed, w = _feed(call), ops.Matrix.of(call)
+    fused = {name: bool(call.attrs[name]) for name in ("residual", "swiglu")}
+    func = int8.gemv(_int4(w, feed.k), w.n, feed, _dot(target), **fused)
     return _plain("int8_gemv", func, call)
 
 

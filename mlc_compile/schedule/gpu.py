@@ -19,14 +19,14 @@ from mlc_compile.target import Device, Target
 
 
 def _matmul(call: relax.Call, target: Target) -> Kernel:
-    x, w, residual = call.args[0], ops.Matrix.of(call), bool(call.attrs["residual"])
+    x, w = call.args[0], ops.Matrix.of(call)
     device, dtype = _device(target), x.ty.dtype
     codec = codec_of(w.scheme, w.n, int(ops.shape_of(x)[-1]))
+    fused = {name: bool(call.attrs[name]) for name in ("residual", "swiglu")}
     if ops.is_one_row(x):
-        func = gemv.gemv(codec, w.n, device, x_dtype=dtype, residual=residual)
-        return _plain("gemv", func, call)
+        return _plain("gemv", gemv.gemv(codec, w.n, device, x_dtype=dtype, **fused), call)
     compute = find_scheme(w.scheme).norm_dtype  # as precise as what the scheme does not quantize
-    func = gemm.gemm(codec, w.n, device, x_dtype=dtype, compute=compute, residual=residual)
+    func = gemm.gemm(codec, w.n, device, x_dtype=dtype, compute=compute, **fused)
     return _plain("gemm", func, call)
 
 

@@ -3,8 +3,8 @@
     y[m, n] = sum over g of  s_w[n, g] s_x[m, g] (sum over k in g of (code_w - 7) code_x)
 
 The inner sum is exact in int32; float32 sees one multiply-add a group. `gemv` reads one
-row of x, quantizing it in every thread (cheaper than a barrier); `gemm` takes rows that
-`quantize` prepared.
+row of x, quantizing it in every thread (cheaper than a barrier), and may end in SwiGLU;
+`gemm` takes rows that `quantize` prepared.
 """
 
 from dataclasses import dataclass
@@ -24,32 +24,59 @@ STEPS = GROUP // 4  # dot products a group
 WORDS = STEPS // 2  # words of codes a group: each holds two steps
 
 
-def gemv(codec: Int4, n: int, feed: Feed, dot: DotProduct, *, residual: bool) -> tirx.PrimFunc:
-    """x[1, 1, k] of `feed`, parts of w[n, k], residual[1, 1, n] if any -> y[1, 1, n]."""
-    groups = codec.k // GROUP
+def gemv(
+    codec: Int4,
+    n: int,
+    feed: Feed,
+    dot: DotProduct,
+    *,
+    residual: bool = False,
+    swiglu: bool = False,
+) -> tirx.PrimFunc:
+    """x[1, 1, k] of `feed`, parts of w[n, k], residual[1, 1, n] if any -> y[1, 1, n].
+
+    With `swiglu` the rows of w are gate's and then up's, both in whole blocks, and
+    y[1, 1, n/2] is silu(gate) * up: a block of each is summed side by side.
+    """
+    assert not swiglu or (splits_into_blocks(n) and not residual)
+    groups, joined = codec.k // GROUP, 2 if swiglu else 1
+    outputs, tasks = n // joined, codec.blocks // joined
     with v.kernel() as builder:
         inputs = feed.declare(1)
         parts = codec.arguments()
         base = v.argument("residual", (1, 1, n)) if residual else None
-        y = v.argument("y", (1, 1, n))
-        with v.every_thread(codec.blocks):
+        y = v.argument("y", (1, 1, outputs))
+        with v.every_thread(tasks):
             x = Quantized(
                 codes=v.workspace((1, codec.k // 4), "int32"),
                 scales=v.workspace((1, groups)),
                 offsets=v.workspace((1, groups), "int32"),
             )
             quantize_row(feed, inputs, 0, x, (0,))
-            with T.parallel(0, codec.blocks) as block:
-                acc = v.local(1)
-                v.clear(acc, 1)
+            with T.parallel(0, tasks) as block:
+                acc = v.local(joined)
+                v.clear(acc, joined)
+
+                def add(g: Index, acc: Buffer = acc, block: Index = block) -> None:
+                    for part in range(joined):
+                        sums = _dot_group(codec, parts, x, block + part * tasks, g, dot)
+                        v.accumulate(acc, part, sums)
+
                 if groups > 1:
                     with T.serial(0, groups // 2) as pair:  # as they lie in memory
-                        for g in (2 * pair, 2 * pair + 1):
-                            v.accumulate(acc, 0, _dot_group(codec, parts, x, block, g, dot))
+                        add(2 * pair)
+                        add(2 * pair + 1)
                 if groups % 2:
-                    v.accumulate(acc, 0, _dot_group(codec, parts, x, block, groups - 1, dot))
-                v.put_rows(acc, 0, y, (0, 0), block * ROWS, n, base)
+                    add(groups - 1)
+                if swiglu:
+                    v.store(v.silu(v.load(acc, 0, 0)) * v.load(acc, 1, 0), acc, 0, 0)
+                v.put_rows(acc, 0, y, (0, 0), block * ROWS, outputs, base)
     return builder.get()
+
+
+def splits_into_blocks(n: int) -> bool:
+    """Whether both halves of n rows are whole blocks, as gemv's SwiGLU needs them."""
+    return n % (2 * ROWS) == 0
 
 
 def _dot_group(
