@@ -339,8 +339,8 @@ def _write_report(directory: Path, manifest: Manifest, made: Sequence[Generated]
     from mlc_compile.report.summary import summarize
 
     events = dict.fromkeys(event for one in made for event in one.events)
-    best = made[-1].compilation
-    report = summarize(manifest, _functions(made), events, best)
+    best = made[-1]
+    report = summarize(manifest, _functions(made), events, best.compilation, best.resources)
     (directory / REPORT).write_bytes(pretty_json(report))
 
 

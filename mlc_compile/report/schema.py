@@ -8,6 +8,7 @@ that one call takes).
 from typing import Literal
 
 from mlc_compile.artifact import Limits, Struct
+from mlc_compile.emit.cuda_resources import Resources
 
 Origin = Literal["record", "rule", "default", "runtime"]
 
@@ -169,3 +170,4 @@ class ReadReport(Struct, frozen=True):
     traffic: tuple[Traffic, ...]
     kernels: tuple[Kernel, ...]
     tuning: tuple[Curve, ...] = ()
+    resources: tuple[Resources, ...] = ()

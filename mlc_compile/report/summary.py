@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from mlc_compile.artifact import Limits, Manifest, PlannedTensor, Struct
+from mlc_compile.emit.cuda_resources import Resources
 from mlc_compile.passes.events import Event
 from mlc_compile.passes.plan_memory import FunctionMemory
 from mlc_compile.report.compilation import Compilation
@@ -44,6 +45,7 @@ class Report(Struct, frozen=True):
     traffic: tuple[Traffic, ...]
     kernels: tuple[Kernel, ...]
     tuning: tuple[Curve, ...] = ()  # none where nothing was tuned
+    resources: tuple[Resources, ...] = ()  # of a GPU's kernels, where their compiler tells
 
 
 def summarize(
@@ -51,6 +53,7 @@ def summarize(
     functions: Iterable[FunctionMemory],
     events: Iterable[Event],
     compilation: Compilation,
+    resources: Iterable[Resources] = (),
 ) -> Report:
     """The report of a library; `functions` is what PlanMemory planned."""
     return Report(
@@ -70,6 +73,7 @@ def summarize(
         traffic=compilation.traffic,
         kernels=compilation.kernels,
         tuning=compilation.tuning,
+        resources=tuple(resources),
     )
 
 

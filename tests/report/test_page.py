@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from mlc_compile.artifact import REPORT, Manifest, read_manifest
+from mlc_compile.emit.cuda_resources import Resources
 from mlc_compile.quant.error import TensorError
 from mlc_compile.report.page import amount, render, size
 from mlc_compile.report.schema import Curve, Event, ReadReport
@@ -133,6 +134,25 @@ def test_tuning_is_drawn_where_there_was_some(parts):
     curve = Curve(kernel="int8_gemv", trials=(1, 8, 64), seconds=(3e-4, 2e-4, 1e-4))
     page = render(manifest, msgspec.structs.replace(report, tuning=(curve,)))
     assert "<h2>Tuning</h2>" in page
+
+
+def test_what_a_gpu_s_kernels_take_is_told_where_a_compiler_says(parts):
+    manifest, report = parts
+    assert "Registers and shared memory" not in render(manifest, report)
+    taken = Resources(
+        kernel="gemv_kernel",
+        arch="sm_90",
+        threads=256,
+        registers=40,
+        shared_bytes=4096,
+        local_bytes=0,
+        spill_store_bytes=8,
+        spill_load_bytes=8,
+        occupancy=0.75,
+    )
+    page = render(manifest, msgspec.structs.replace(report, resources=(taken,)))
+    row = page[page.index("gemv_kernel") :].partition("</tr>")[0]
+    assert all(text in row for text in ("sm_90", ">256<", ">40<", "4.0 KiB", "8 B", "75 %"))
 
 
 @pytest.mark.parametrize(
