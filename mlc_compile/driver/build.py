@@ -30,7 +30,14 @@ from mlc_compile.artifact import (
 )
 from mlc_compile.checkpoint import TensorCache
 from mlc_compile.driver.clock import Clock
-from mlc_compile.driver.compile import DEFAULTS, Job, Options, compile_into, write_log
+from mlc_compile.driver.compile import (
+    DEFAULTS,
+    Job,
+    Options,
+    compile_into,
+    require_code,
+    write_log,
+)
 from mlc_compile.driver.convert import convert_into
 from mlc_compile.driver.decide import decide
 from mlc_compile.driver.pack import pack_weights
@@ -114,6 +121,7 @@ def build(
     for name in (WEIGHTS, *(target.name for target in targets)):
         refuse_foreign(home / name)
     try:
+        _require_code(jobs, reuse)
         with clock.timed("converting"):
             weights = _weights(subject, quant, home / WEIGHTS, reuse, progress)
         built: list[Built] = []
@@ -130,6 +138,16 @@ def _refuse_file(directory: Path) -> None:
             f"{directory} is a file, builds go into a directory",
             hint="choose another directory with -o",
         )
+
+
+def _require_code(jobs: Sequence[Job], reuse: Reuse) -> None:
+    """Ask for the code generators of libraries that must be compiled; TargetError if one lacks.
+
+    It loads TVM, so nothing is asked where all libraries are in the cache.
+    """
+    for job in jobs:
+        if reuse.look_up(lambda keys, job=job: keys.library(job)) is None:
+            require_code(job.target)
 
 
 def _weights(subject: Subject, quant: str, out: Path, reuse: Reuse, progress: Progress) -> Weights:

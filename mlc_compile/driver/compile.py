@@ -192,6 +192,12 @@ def write_log(directory: Path, manifest: Manifest, times: Mapping[str, object]) 
     (directory / BUILD_LOG).write_bytes(pretty_json(log))
 
 
+def require_code(target: Target) -> None:
+    """TargetError if the installed TVM writes no code for the target's CPU: LLVM only warns."""
+    for row in target.libraries:
+        emitter_of(row).tvm_target(row)
+
+
 def require_float16(target: Target, quant: str) -> None:
     """TargetError if `quant` stores float16 and the target's device has none."""
     device = target.device

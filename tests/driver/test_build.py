@@ -38,6 +38,15 @@ def answer(monkeypatch):
     return pretend
 
 
+def test_a_cpu_that_llvm_does_not_know_is_refused_before_converting(nano_checkpoint, tmp_path):
+    row = msgspec.structs.replace(find_target("cpu-x86-64-v2"), mcpu="x86-64-v22")
+    with pytest.raises(TargetError, match="LLVM knows no CPU 'x86-64-v22'") as error:
+        build(nano_checkpoint, (row,), "q4f16_1", tmp_path / "out")
+    assert error.value.exit_code == 4
+    assert "x86-64-v2" in error.value.hint
+    assert not (tmp_path / "out").exists()
+
+
 def left_in(directory: Path) -> set[str]:
     return {p.relative_to(directory).as_posix() for p in directory.rglob("*")}
 

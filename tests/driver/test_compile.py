@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mlc_compile.artifact import Manifest, read_manifest
@@ -175,6 +176,43 @@ def test_without_a_linker_nothing_is_begun(config_only, tmp_path, monkeypatch):
     monkeypatch.setattr(link.importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(TargetError, match="no linker for cpu") as error:
         compile_model(config_only, find_target("cpu"), "q4f16_1", tmp_path / "out")
+    assert error.value.exit_code == 4
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_float16_that_a_device_lacks_is_refused_and_the_scheme_named(config_only, tmp_path):
+    row = find_target("cuda-sm80")
+    lacking = msgspec.structs.replace(row.device, f16=False)
+    plain = msgspec.structs.replace(row, device=lacking, quant="q4f32_1")
+    with pytest.raises(TargetError, match="cuda-sm80 has no float16") as error:
+        compile_model(config_only, plain, "q4f16_1", tmp_path / "out")
+    assert error.value.exit_code == 4
+    assert "--quant q4f32_1" in error.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["vulkan", "webgpu"])
+def test_a_backend_without_an_emitter_is_refused(config_only, tmp_path, name):
+    with pytest.raises(TargetError, match=f"emits no {name} libraries") as error:
+        compile_model(config_only, find_target(name), "q4f32_1", tmp_path / "out")
+    assert error.value.exit_code == 4
+
+
+def test_without_a_cuda_compiler_nothing_is_begun(config_only, tmp_path, monkeypatch):
+    monkeypatch.setattr("mlc_compile.emit.cuda_toolchain.FINDERS", ())
+    with pytest.raises(TargetError, match="no CUDA compiler") as error:
+        compile_model(config_only, find_target("cuda-sm80"), "q4f16_1", tmp_path / "out")
+    assert error.value.exit_code == 4
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_kernel_over_the_device_s_limits_leaves_nothing(config_only, tmp_path):
+    row = find_target("metal")
+    small = msgspec.structs.replace(row.device, buffers=2)
+    with pytest.raises(TargetError, match="the device allows 2") as error:
+        compile_model(
+            config_only, msgspec.structs.replace(row, device=small), "q4f16_1", tmp_path / "out"
+        )
     assert error.value.exit_code == 4
     assert list(tmp_path.iterdir()) == []
 
