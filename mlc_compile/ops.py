@@ -6,11 +6,11 @@ Operator and arguments, attributes below, result to the right:
         sources, part, layout, shape, dtype
     linear(x[.., k], w[n, k])               x w^T: [.., n]
     quantized_matmul(x[.., k], part, .., residual[.., n] if any)
-        n, scheme, residual, swiglu         x dequantize(parts)^T (+ residual): [.., n],
-                                            or swiglu of it: [.., n / 2]
+        n, scheme, residual, swiglu         x dequantize(parts)^T (+ residual): [.., n];
+                                            swiglu of the product: [.., n / 2]
     quantized_gemv(inputs of `source` .., part, .., residual if any)
         source, k, eps, n, scheme, residual, swiglu
-                                            [1, 1, n], or swiglu of it: [1, 1, n / 2]
+                                            [1, 1, n] or [1, 1, n / 2]
     quantized_take(ids[m], part, ..)        rows of dequantize(parts): [m, k]
         n, scheme, k
     swiglu(gate_up[.., 2 i])                silu(gate) * up: [.., i]
@@ -33,10 +33,10 @@ Operator and arguments, attributes below, result to the right:
         n, scheme, residual                 [1, m, n]
     int8_gemv(inputs of `source` .., parts .., residual if any)
         source, k, eps, n, scheme, residual, swiglu
-                                            [1, 1, n], or swiglu of it: [1, 1, n / 2]
+                                            [1, 1, n] or [1, 1, n / 2]
 
-A `source` (see SOURCES) is what is computed on the way into quantization. No operator has
-both a residual and `swiglu`. The operators
+A `source` (see SOURCES) is what is computed on the way into quantization. A residual has the
+shape of the result: it is added last, after `swiglu` too. The operators
 with `flat` or `rope` are what `mlc.attention` becomes over the flat KV cache
 (artifact.FlatKV), and `qk_norm` what is left of it to do before TVM's paged one; x gives
 `mlc.rope_angles` its m.
@@ -236,9 +236,8 @@ def with_residual(
     matmul: relax.Call, args: Sequence[relax.Expr], residual: relax.Expr
 ) -> relax.Call:
     """The matmul call `matmul`, which has none yet, on `args` and a residual."""
-    attrs = {name: matmul.attrs[name] for name in matmul.attrs.keys()}  # noqa: SIM118
-    assert not attrs.get("swiglu"), "a residual is added to the product"
-    return _call(str(matmul.op.name), [*args, residual], **{**attrs, "residual": True})
+    attrs = {**dict(matmul.attrs.items()), "residual": True}
+    return _call(str(matmul.op.name), [*args, residual], **attrs)
 
 
 def int8_gemv(

@@ -19,6 +19,7 @@ from tvm.ir.transform import Pass
 
 from mlc_compile.artifact import Activations, FlatKV, Limits
 from mlc_compile.model.rope import Rope
+from mlc_compile.passes.add_sampler import ARGMAX, SAMPLE, SOFTMAX, AddSampler
 from mlc_compile.passes.assign_layouts import AssignLayouts
 from mlc_compile.passes.attach_metadata import AttachMetadata
 from mlc_compile.passes.bind_weights import BindWeights
@@ -29,6 +30,7 @@ from mlc_compile.passes.fuse_quantize_gemv import FuseQuantizeGemv
 from mlc_compile.passes.fuse_quantize_source import FuseQuantizeSource
 from mlc_compile.passes.fuse_residual import FuseResidual
 from mlc_compile.passes.fuse_swiglu import FuseSwiGLU
+from mlc_compile.passes.fuse_swiglu_epilogue import FuseSwiGLUEpilogue
 from mlc_compile.passes.lower_flat_kv_cache import LowerFlatKVCache
 from mlc_compile.passes.lower_paged_kv_cache import LowerPagedKVCache, MakeKernels
 from mlc_compile.passes.merge_projections import MergeProjections
@@ -39,10 +41,13 @@ from mlc_compile.passes.plan_memory.results import BoundResults
 from mlc_compile.passes.quantize_activations import QuantizeActivations
 from mlc_compile.passes.quantize_weights import QuantizeWeights
 from mlc_compile.quant import find_scheme, has_codes
+from mlc_compile.schedule.kernels.gpu.argmax import argmax
 from mlc_compile.schedule.kernels.gpu.attention import paged_kv_kernels
+from mlc_compile.schedule.kernels.gpu.sampler import sample
+from mlc_compile.schedule.kernels.gpu.softmax import softmax
 from mlc_compile.schedule.leftovers import ScheduleLeftovers
 from mlc_compile.schedule.lower_operators import LowerOperators
-from mlc_compile.target import Target
+from mlc_compile.target import Device, Target
 
 # An exception in a pass reaches us through C++, by name, and this name TVM does not know:
 # Ctrl-C would come out as a RuntimeError.
@@ -92,6 +97,21 @@ def _paged_kernels(plan: Plan) -> MakeKernels | None:
     return partial(paged_kv_kernels, dtype=kv.dtype, page=kv.page, device=device)
 
 
+SAMPLERS: Final[dict[str, Callable[[int, Device], tirx.PrimFunc]]] = {  # by their functions
+    ARGMAX: argmax,
+    SAMPLE: sample,
+    SOFTMAX: softmax,
+}
+
+
+def _sampler(plan: Plan) -> tuple[Pass, ...]:
+    """Tokens are chosen where the logits are, if that is not the host."""
+    device = plan.target.device
+    if device is None:
+        return ()
+    return (AddSampler(lambda vocab: {n: make(vocab, device) for n, make in SAMPLERS.items()}),)
+
+
 def phases(plan: Plan) -> tuple[Phase, ...]:
     """The whole compiler for `plan`, without what it disables."""
     return tuple(
@@ -113,6 +133,7 @@ def _all_phases(plan: Plan) -> tuple[Phase, ...]:
                 AssignLayouts(plan.target.layout),
                 BindWeights(),  # after the last pass that looks at a weight's attributes
                 KV_CACHES[plan.target.kv](plan),  # may add a function, one without weights
+                *_sampler(plan),  # adds functions without weights
                 AttachMetadata(plan.facts),
             ),
         ),
@@ -168,6 +189,9 @@ def _activations(plan: Plan) -> tuple[Pass, ...]:
         FuseQuantizeSource(),  # norms and SwiGLU into the quantization that reads them
         FuseResidual(),
         FuseQuantizeGemv(),  # after both: it takes the matmul with all that was fused into it
+        # After FuseQuantizeGemv: only what that makes has the epilogue. SwiGLU is then in its
+        # reader's quantization already, and stays there where the matmul cannot take it.
+        FuseSwiGLUEpilogue(),
     )
 
 

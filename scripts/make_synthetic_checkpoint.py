@@ -23,10 +23,10 @@ try:
     import msgspec
     import numpy as np
 
-    from mlc_compile.artifact import staged
     from mlc_compile.errors import ConfigError, EnvironmentError_, MlcError, near_matches
     from mlc_compile.model import load_config
     from mlc_compile.model.weights import WeightSpec, weight_specs
+    from mlc_compile.staging import staged
     from mlc_compile.target import config_dir
     from synthetic_tokenizer import special_id, tokenizer, tokenizer_config
 except ModuleNotFoundError as e:

@@ -38,7 +38,7 @@ COMPILER_TESTS = (
     "driver/test_budget",
     "driver/test_build",
     "driver/test_compile",
-    "test_gpu_model",
+    "test_gpu_",
     "test_pipeline",
 )
 
@@ -164,7 +164,7 @@ def nano_plan(nano_checkpoint: Path) -> Callable[..., tuple[object, object]]:
     """`nano_plan("cpu", "q4f16_1")`: the nano model as exported, and a plan by default options."""
     from mlc_compile.artifact import Limits
     from mlc_compile.checkpoint import read_config
-    from mlc_compile.driver.compile import Options, choose_activations, choose_kv
+    from mlc_compile.driver.job import Options, choose_activations, choose_kv
     from mlc_compile.model import load_config
     from mlc_compile.model.qwen3 import export
     from mlc_compile.pipeline import Plan

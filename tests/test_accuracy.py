@@ -12,7 +12,7 @@ import pytest
 
 from mlc_compile.checkpoint import TensorCache, open_checkpoint
 from mlc_compile.driver.build import build
-from mlc_compile.driver.compile import Options
+from mlc_compile.driver.job import Options
 from mlc_compile.driver.storage import Dequantized, storage_of
 from mlc_compile.model import load_config
 from mlc_compile.model.reference import forward

@@ -7,6 +7,7 @@ that attend to earlier ones, decoding.
 
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,14 +18,18 @@ from mlc_compile.artifact import PACKED_WEIGHTS, PROOF, Limits
 from mlc_compile.bench.verify import BOUNDS, read_proof
 from mlc_compile.checkpoint import TensorCache
 from mlc_compile.driver import proof
-from mlc_compile.driver.compile import Options, choose_kv
 from mlc_compile.driver.convert import convert
+from mlc_compile.driver.job import Options, choose_kv
 from mlc_compile.driver.pack import pack_weights
 from mlc_compile.driver.subject import read_subject
+from mlc_compile.errors import DamageError
 from mlc_compile.model.qwen3 import export
 from mlc_compile.passes.bind_weights import read_plan
 from mlc_compile.pipeline import Plan, phases
 from mlc_compile.progress import SILENT
+from mlc_compile.runtime import vm as runtime
+from mlc_compile.runtime.engine import Engine
+from mlc_compile.runtime.sampler import GREEDY, Sampler, Sampling
 from mlc_compile.target import Target, find_target
 from tests.simt.model import interpreted
 
@@ -134,3 +139,49 @@ def test_chunks_then_single_tokens(model):
 def test_prefill_gives_the_last_position(model):
     (got,) = model.logits([("prefill", model.prompt.size)])
     assert np.abs(got - model.expected[-1]).max() < model.bound
+
+
+def loaded(model, monkeypatch, params) -> Engine:
+    """The runtime over the module, with the host's memory for a device's."""
+    monkeypatch.setattr(runtime, "_load_machine", lambda _path, _device: model.vm)
+    monkeypatch.setattr(runtime, "open_device", lambda _backend: tvm.cpu())
+    monkeypatch.setattr(runtime, "map_weights", lambda _directory, _manifest: params)
+    manifest = SimpleNamespace(
+        backend="cuda",
+        kv_kind="tvm_paged",
+        kv=SimpleNamespace(page=model.page),
+        limits=LIMITS,
+        vocab_size=model.expected.shape[1],
+    )
+    library = SimpleNamespace(path="lib.so")
+    loadable = SimpleNamespace(directory=Path(), manifest=manifest, library=library)
+    return Engine(runtime.CompiledModel(loadable), LIMITS, manifest.vocab_size)
+
+
+one_case = pytest.mark.parametrize("model", CASES[:1], indirect=True, ids="-".join)
+
+
+@one_case
+def test_the_text_is_the_one_by_logits_when_the_device_chooses(model, monkeypatch):
+    engine, sampler = loaded(model, monkeypatch, model.params), Sampler(GREEDY)
+    first = int(engine.prefill(model.prompt[:3].tolist()).argmax())
+    by_logits, by_device = [first], [first]
+    for _ in range(2):
+        by_logits.append(int(engine.decode(by_logits[-1]).argmax()))
+    engine.rewind(3)
+    for _ in range(2):
+        by_device.append(engine.next_token(by_device[-1], sampler))
+    assert by_device == by_logits
+
+
+@one_case
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(1.0, seed=0)], ids=["greedy", "random"])
+def test_what_is_not_finite_is_told_without_logits(model, monkeypatch, sampling):
+    params = [nan_like(p) if len(p.shape) == 1 else p for p in model.params]  # all norms
+    engine = loaded(model, monkeypatch, params)
+    with pytest.raises(DamageError, match="not finite"):
+        engine.next_token(1, Sampler(sampling))
+
+
+def nan_like(tensor):
+    return tvm.runtime.tensor(np.full_like(tensor.numpy(), np.nan))

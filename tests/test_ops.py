@@ -39,7 +39,7 @@ ACTS = [
     var("scales", 1, N, 2),
     var("offsets", 1, N, 2, dtype="int32"),
 ]
-RMS_NORM = ops.Source("rms_norm", 64, 1e-5)
+PLAIN, RMS_NORM = ops.Source("plain", 64), ops.Source("rms_norm", 64, 1e-5)
 MATMUL = ops.int8_matmul(ACTS, PARTS, MATRIX)
 QUANTIZED = relax.TupleType(
     [
@@ -116,6 +116,24 @@ def test_quantize_act_of_swiglu_is_as_wide_as_a_half():
 
 
 @pytest.mark.parametrize(
+    ("call", "rows"),
+    [
+        pytest.param(ops.quantized_matmul(X, PARTS, MATRIX, swiglu=True), N, id="many"),
+        pytest.param(ops.int8_gemv([ONE], PARTS, PLAIN, MATMUL, swiglu=True), 1, id="one"),
+    ],
+)
+def test_a_matmul_that_ends_in_swiglu_is_half_as_wide(call, rows):
+    tvm.ir.assert_structural_equal(inferred(call), tensor(1, rows, 12))
+    assert ops.Matrix.of(call) == MATRIX
+
+
+def test_a_residual_comes_after_swiglu():
+    product = ops.quantized_matmul(X, PARTS, MATRIX, swiglu=True)
+    both = ops.with_residual(product, product.args, var("residual", 1, N, 12))
+    tvm.ir.assert_structural_equal(inferred(both), tensor(1, N, 12))
+
+
+@pytest.mark.parametrize(
     "call",
     [
         pytest.param(ops.linear(X, var("w", 24, 32)), id="linear"),
@@ -148,7 +166,7 @@ def test_a_residual_is_the_last_argument_and_survives_into_gemv():
     matmul = ops.with_residual(MATMUL, MATMUL.args, residual)
     assert matmul.attrs["residual"]
     assert matmul.args[-1].same_as(residual)
-    gemv = ops.int8_gemv([ONE], matmul.args[3:], ops.Source("plain", 64), matmul)
+    gemv = ops.int8_gemv([ONE], matmul.args[3:], PLAIN, matmul)
     assert gemv.attrs["residual"]
     assert gemv.args[-1].same_as(residual)
 

@@ -11,9 +11,10 @@ from tvm import relax
 
 from mlc_compile.artifact import PACKED_WEIGHTS, FlatKV, Limits, WeightPlan
 from mlc_compile.checkpoint import TensorCache
-from mlc_compile.driver.compile import Options, choose_kv, read_subject
 from mlc_compile.driver.convert import convert
+from mlc_compile.driver.job import Options, choose_kv
 from mlc_compile.driver.pack import pack_weights
+from mlc_compile.driver.subject import read_subject
 from mlc_compile.emit.cpu import build, tvm_target
 from mlc_compile.model.qwen3 import export
 from mlc_compile.passes.bind_weights import read_plan

@@ -153,12 +153,14 @@ def test_every_fusion_says_what_it_did(nano_after):
         "FuseQuantizeSource",
         "FuseResidual",
         "FuseQuantizeGemv",
+        "FuseSwiGLUEpilogue",
         "LowerOperators",
         "ScheduleLeftovers",
     }
     # Prefill and score have many rows.
     assert {(e.source, e.reason) for e in noted if e.outcome == "refused"} == {
-        ("FuseQuantizeGemv", "it may have more than one row")
+        ("FuseQuantizeGemv", "it may have more than one row"),
+        ("FuseSwiGLUEpilogue", "it may have more than one row"),
     }
 
 

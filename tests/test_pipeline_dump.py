@@ -5,10 +5,11 @@ import json
 import pytest
 
 from mlc_compile.driver.clock import Clock
-from mlc_compile.driver.compile import Options
 from mlc_compile.driver.dump import Dump, dump_ir
+from mlc_compile.driver.job import Options
 from mlc_compile.driver.optimize import optimize
 from mlc_compile.emit.cpu import tvm_target
+from mlc_compile.errors import ConfigError
 from mlc_compile.passes import events
 from mlc_compile.pipeline import phases
 from mlc_compile.progress import SILENT
@@ -57,6 +58,13 @@ def test_the_events_are_beside_them(dumped):
     assert [event["source"] for event in told] == [e.source for e in events.read(mod)]
 
 
+def test_somebody_s_files_are_not_taken_for_an_earlier_dump(nano_checkpoint, tmp_path):
+    (tmp_path / "01-intro.py").write_text("print('mine')")
+    with pytest.raises(ConfigError, match="named like a dump's, and no dump"):
+        dump_ir(nano_checkpoint, [find_target("cpu")], "q4f16_1", tmp_path, Options(), SILENT)
+    assert (tmp_path / "01-intro.py").is_file()
+
+
 def test_every_pass_is_timed(dumped, nano_plan):
     _, clock, _ = dumped
     _, plan = nano_plan("cpu", "q4f16_1")
@@ -69,6 +77,7 @@ def test_variants_have_directories_and_a_second_dump_replaces_the_first(nano_che
     stale, foreign = (tmp_path / "cpu-x86-64-v3" / n for n in ("09-old.py", "notes.txt"))
     stale.parent.mkdir()
     stale.write_text("")
+    (stale.parent / "events.json").write_text("[]")
     foreign.write_text("mine")
     dump_ir(nano_checkpoint, (target,), "q4f16_1", tmp_path, Options(), SILENT)
     assert not stale.exists()

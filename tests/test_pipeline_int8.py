@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from mlc_compile import ops
-from mlc_compile.driver.compile import Options, choose_activations
+from mlc_compile.driver.job import Options, choose_activations
 from mlc_compile.errors import ConfigError, TargetError
 from mlc_compile.passes.rewrite import bindings_of
 from mlc_compile.quant import SCHEMES, has_codes
@@ -82,11 +82,20 @@ def test_a_decoded_token_costs_five_launches_a_layer(kernels, target, scheme):
     got = kernels("decode", target, scheme)
     assert got == {
         # qkv with the norm before it, o with the residual, gate and up with the norm before
-        # them, down with SwiGLU before it and the residual; and the head with the last norm.
+        # them and SwiGLU after, down with the residual; and the head with the last norm.
         "int8_gemv": 4 * LAYERS + 1,
         "flat_step": LAYERS,
         "rope_angles": 1,
     }
+
+
+@pytest.mark.parametrize("disabled", [(), ("FuseSwiGLUEpilogue",)])
+def test_swiglu_ends_gate_and_up_or_begins_down(nano_after, disabled):
+    mod = nano_after("activations", "cpu-x86-64-v3", "q4f16_1", disabled=disabled)
+    gemvs = [v for v in bindings_of(mod["decode"]).values() if ops.is_call(v, "mlc.int8_gemv")]
+    ends = [bool(call.attrs["swiglu"]) for call in gemvs]
+    begins = [call.attrs["source"] == "swiglu" for call in gemvs]
+    assert (sum(ends), sum(begins)) == ((0, LAYERS) if disabled else (LAYERS, 0))
 
 
 def test_a_prefilled_chunk_costs_ten_launches_a_layer(kernels):

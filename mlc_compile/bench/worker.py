@@ -18,6 +18,7 @@ from mlc_compile.bench.child import serve
 from mlc_compile.bench.speed import Job, Measurement, Phase, Plan, WorkerResult
 from mlc_compile.runtime.engine import Engine, open_engine
 from mlc_compile.runtime.host import peak_rss
+from mlc_compile.runtime.sampler import GREEDY, Sampler
 
 
 def answer() -> WorkerResult:
@@ -85,9 +86,9 @@ def _measured(engine: Engine, job: Job, workload: Workload) -> Measurement:
 
 def _decode(engine: Engine, tokens: int) -> None:
     """Decode greedily: choosing the token is part of what a user waits for."""
-    token = 0
+    token, sampler = 0, Sampler(GREEDY)
     for _ in range(tokens):
-        token = int(engine.decode(token).argmax())
+        token = engine.next_token(token, sampler)
 
 
 if __name__ == "__main__":

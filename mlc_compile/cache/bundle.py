@@ -27,6 +27,7 @@ MAGIC: Final = b"mlc-compile cache 1\n"
 DIGEST: Final = 64  # hexadecimal digits of a sha256
 START: Final = len(MAGIC) + DIGEST + 1
 BLOCK: Final = 1 << 20
+IMPORT: Final = "import"  # the lock of those that unpack
 
 
 def export_entries(store: Store, out: Path) -> tuple[Entry, ...]:
@@ -38,7 +39,7 @@ def export_entries(store: Store, out: Path) -> tuple[Entry, ...]:
     with _replaced(out) as file:
         file.write(MAGIC + b"0" * DIGEST + b"\n")
         with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
-            written = tuple(one.entry for one in held if _pack(tar, one))
+            written = tuple(one.entry for one in held if _packed(store, tar, one))
         digest = _digest_from(file, START)
         file.seek(len(MAGIC))
         file.write(digest.encode())
@@ -54,14 +55,22 @@ def import_entries(store: Store, bundle: Path) -> tuple[Entry, ...]:
     with bundle.open("rb") as file:
         _check(file, bundle)
         file.seek(START)
-        store.root.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=store.root, prefix="import.") as aside:
+        with _room(store) as aside:
             try:
                 with tarfile.open(fileobj=file, mode="r:") as tar:
-                    _unpack(tar, Path(aside))
+                    _unpack(tar, aside)
             except (tarfile.TarError, ValueError) as e:
                 raise DamageError(f"{bundle} cannot be unpacked: {e}", hint=_AGAIN) from e
-            return tuple(_take_in(store, Path(aside), bundle))
+            return tuple(_take_in(store, aside, bundle))
+
+
+@contextmanager
+def _room(store: Store) -> Iterator[Path]:
+    """A directory on the disk of the store; if we die, the next collection removes it."""
+    with store.locked(IMPORT):
+        store.scratch.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=store.scratch, prefix=f"{IMPORT}.") as directory:
+            yield Path(directory)
 
 
 @contextmanager
@@ -78,8 +87,13 @@ def _replaced(out: Path) -> Iterator[BinaryIO]:
         aside.unlink(missing_ok=True)
 
 
+def _packed(store: Store, tar: tarfile.TarFile, held: Held) -> bool:
+    """Add one entry, which nobody collects meanwhile; False if it is damaged, or gone already."""
+    with store.locked(held.directory.name):
+        return _pack(tar, held)
+
+
 def _pack(tar: tarfile.TarFile, held: Held) -> bool:
-    """Add one entry; False if a file of it is damaged, which then stays out."""
     files = held.directory / FILES
     if any(not _is_sound(files, held.entry, file.path) for file in held.entry.files):
         return False

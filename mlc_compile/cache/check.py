@@ -35,10 +35,21 @@ def count(store: Store) -> tuple[Count, ...]:
 
 
 def check(store: Store) -> Iterator[tuple[Path, Damaged | None]]:
-    """Read every byte of every entry, one entry at a time; None where it is sound."""
+    """Read every byte of every entry, one entry at a time; None where it is sound.
+
+    One that was collected meanwhile is no damage.
+    """
     for directory in store.directories():
         reason = _fault(directory)
-        yield directory, None if reason is None else Damaged(directory, reason)
+        damaged = reason is not None and directory.is_dir()
+        yield directory, Damaged(directory, reason or "") if damaged else None
+
+
+def repair(store: Store, directory: Path) -> None:
+    """Remove an entry, unless a build has made it again meanwhile."""
+    with store.locked(directory.name):
+        if _fault(directory) is not None:
+            store.remove(directory)
 
 
 def _fault(directory: Path) -> str | None:

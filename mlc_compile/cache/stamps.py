@@ -40,7 +40,7 @@ class Stamps:
     root: Path | None = None
     _known: dict[str, Stamp] = field(default_factory=dict)
     _hashed: set[str] = field(default_factory=set)  # by this process
-    _asked: dict[str, Stamp] = field(default_factory=dict)
+    _asked: dict[str, Stamp] = field(default_factory=dict)  # of inputs, when first asked for
     _dirty: bool = False
 
     def __post_init__(self) -> None:
@@ -49,9 +49,14 @@ class Stamps:
             self._known = _read(self.root)
 
     def digest(self, path: Path) -> str:
-        """sha256 of an input, from memory if its stamp fits. OSError if it cannot be read."""
+        """sha256 of an input, from memory if its stamp fits. OSError if it cannot be read.
+
+        The first answer stays: what is made later is made of what was read then, and `changed`
+        tells whether it is still so.
+        """
         name = os.path.realpath(path)
-        self._asked[name] = self._stamp(name)
+        if name not in self._asked:
+            self._asked[name] = self._stamp(name)
         return self._asked[name].sha256
 
     def matches(self, path: Path, sha256: str) -> bool:
@@ -72,6 +77,7 @@ class Stamps:
         """Forget the digests of `inputs` that another process worked out."""
         for name in {os.path.realpath(path) for path in inputs} - self._hashed:
             self._known.pop(name, None)
+            self._asked.pop(name, None)
 
     def changed(self, inputs: Iterable[Path]) -> Path | None:
         """An input that is no longer as it was when its digest was asked for; None: all are."""
@@ -108,7 +114,7 @@ class Stamps:
     def _still(self, name: str) -> bool:
         try:
             return _look(name) == msgspec.structs.replace(self._asked[name], sha256="")
-        except FileNotFoundError:
+        except OSError:
             return False
 
     def _hash(self, name: str, before: Stamp) -> Stamp:

@@ -4,6 +4,7 @@ A store that cannot be written, because it is read-only or its disk is full, say
 `notes` and is read from as far as that goes; a damaged entry is removed, said, and is a miss.
 """
 
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from uuid import uuid4
 
 from mlc_compile.artifact import File, describe
 from mlc_compile.cache.copy import Unreadable, copy_in, copy_out, sync
@@ -21,7 +23,6 @@ from mlc_compile.progress import SILENT, Progress
 
 FORMAT: Final = "1"  # of the directories and of `entry.json`; another version has its own
 DEFAULT_LIMIT: Final = 20 << 30  # bytes: the weights of an 8B model take 4.6e9, twice
-
 
 # Levels that are made again in a moment: not worth waiting for the disk. What a power cut makes
 # of them is seen when they are read, as all damage is.
@@ -61,7 +62,8 @@ class Store:
         return self.root / "locks"
 
     @property
-    def _scratch(self) -> Path:
+    def scratch(self) -> Path:
+        """For work in progress: `collect` removes `<name>.*` unless the lock `name` is held."""
         return self.root / "scratch"
 
     @contextmanager
@@ -106,24 +108,23 @@ class Store:
 
     def read(self, entry: Entry, path: str) -> bytes | None:
         """A small file of an entry, compared with its digest; None, and no entry, if damaged."""
-        file = self._place(entry.key) / FILES / path
-        try:
-            if describe(file, path) == entry.file(path):
-                return file.read_bytes()
-        except OSError:
-            pass
+        with suppress(OSError):
+            data = (self.files(entry) / path).read_bytes()
+            if hashlib.sha256(data).hexdigest() == entry.file(path).sha256:
+                return data
         self.discard(entry.key, f"{path} is damaged or missing")
         return None
 
     def restore(self, entry: Entry, directory: Path) -> bool:
         """Copy an entry's files into `directory`; False, and nothing there, if one is damaged."""
         for file in entry.files:
-            target = directory / file.path
-            if not self._copied(entry, file, target):
-                for made in entry.files:
-                    (directory / made.path).unlink(missing_ok=True)
-                self.discard(entry.key, f"{file.path} is damaged or missing")
-                return False
+            with suppress(Unreadable):
+                if copy_out(self.files(entry) / file.path, directory / file.path, file):
+                    continue
+            for made in entry.files:
+                (directory / made.path).unlink(missing_ok=True)
+            self.discard(entry.key, f"{file.path} is damaged or missing")
+            return False
         return True
 
     def add(self, key: Key, directory: Path, files: tuple[File, ...]) -> None:
@@ -132,7 +133,7 @@ class Store:
         if not self._has_room(entry):
             return
         with self.writing():
-            scratch = self._scratch / key.digest
+            scratch = self.scratch / key.digest
             shutil.rmtree(scratch, ignore_errors=True)  # a killed build's
             try:
                 self._write(scratch, entry, directory)
@@ -145,7 +146,7 @@ class Store:
 
     def add_bytes(self, key: Key, name: str, data: bytes) -> None:
         """Keep one small file under `key`, whose lock the caller holds."""
-        aside = self._scratch / f"{key.digest}.bytes"
+        aside = self.scratch / f"{key.digest}.bytes"
         if not self._writable:
             return
         with self.writing():
@@ -162,11 +163,23 @@ class Store:
             return
         self.notes.append(f"a {key.level} entry of the cache was damaged ({why}); it was removed")
         try:
-            self._remove(key)
+            self.remove(self._place(key))
         except OSError:
             self.notes[-1] = (
-                f"a {key.level} entry of the cache is damaged ({why}) and cannot be removed"
+                f"a {key.level} entry of the cache is damaged ({why}) and cannot be removed: "
+                f"remove {self._place(key)}"
             )
+
+    def remove(self, directory: Path) -> None:
+        """Remove one of `directories`: out of sight in one step, then file by file.
+
+        Nothing happens if somebody else was faster.
+        """
+        gone = self.scratch / f"{directory.name}.{uuid4().hex}"
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            directory.rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
 
     def held(self) -> tuple[Held, ...]:
         """All readable entries, the one that served least recently first."""
@@ -185,9 +198,14 @@ class Store:
     def collect(self, limit: int) -> tuple[Entry, ...]:
         """Remove what served least recently until the rest fits `limit` bytes; what was removed.
 
-        Entries that somebody works with stay. What killed processes left goes too.
+        Entries that somebody works with stay. What killed processes left goes too, and what
+        cannot be read, which no build would find.
         """
-        held = self.held()
+        there, held = self.directories(), self.held()
+        for directory in set(there) - {one.directory for one in held}:
+            with self._unless_locked(directory.name) as free:
+                if free:
+                    self.remove(directory)
         total = sum(one.entry.nbytes for one in held)
         removed = []
         for one in held:
@@ -195,7 +213,7 @@ class Store:
                 break
             with self._unless_locked(one.directory.name) as free:
                 if free:
-                    self._remove(one.entry.key)
+                    self.remove(one.directory)
                     removed.append(one.entry)
                     total -= one.entry.nbytes
         self._nbytes = total
@@ -225,12 +243,6 @@ class Store:
         """The directory of an entry's files."""
         return self._place(entry.key) / FILES
 
-    def _copied(self, entry: Entry, file: File, target: Path) -> bool:
-        try:
-            return copy_out(self._place(entry.key) / FILES / file.path, target, file)
-        except Unreadable:
-            return False
-
     def _has_room(self, entry: Entry) -> bool:
         """Whether to keep it; the cache never takes the half of a disk that is left."""
         if not self._writable:
@@ -238,7 +250,7 @@ class Store:
         if entry.nbytes > self.limit:
             self.notes.append(
                 f"the {entry.key.level} entry takes {entry.nbytes >> 20} MiB, more than the cache "
-                f"may hold ({self.limit >> 20} MiB): it was not kept"
+                f"may hold ({self.limit >> 20} MiB): it was not kept; raise --cache-size"
             )
             return False
         with self.writing():
@@ -256,7 +268,7 @@ class Store:
             copy_in(directory / file.path, scratch / FILES / file.path)
         write_entry(scratch, entry)
         if place.exists():
-            self._remove(entry.key)
+            self.remove(place)
         if entry.key.level in CHEAP:
             scratch.rename(place)
             return
@@ -265,13 +277,6 @@ class Store:
             sync(path)
         scratch.rename(place)
         sync(place.parent)
-
-    def _remove(self, key: Key) -> None:
-        """Out of sight in one step, then file by file."""
-        self._scratch.mkdir(parents=True, exist_ok=True)
-        gone = self._scratch / f"{key.digest}.{os.getpid()}"
-        self._place(key).rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
 
     @contextmanager
     def _unless_locked(self, name: str) -> Iterator[bool]:
@@ -285,7 +290,7 @@ class Store:
 
     def _clear_leftovers(self) -> None:
         """What killed processes left in `scratch`, and locks that nobody holds."""
-        left = self._scratch.iterdir() if self._scratch.is_dir() else ()
+        left = self.scratch.iterdir() if self.scratch.is_dir() else ()
         for path in left:
             with self._unless_locked(path.name.partition(".")[0]) as free:
                 if free:

@@ -22,6 +22,10 @@ from mlc_compile.cli.options import (
     PrefillChunk,
     TargetQuant,
     Targets,
+    library_options,
+    open_store,
+    scheme_for,
+    targets_named,
 )
 from mlc_compile.errors import ConfigError
 
@@ -53,7 +57,6 @@ def build(
 ) -> None:
     """Convert MODEL, compile it for each target and pack its weights, then prove the result."""
     from mlc_compile.checkpoint import find_model
-    from mlc_compile.cli.options import library_options, open_store, scheme_for, targets_named
     from mlc_compile.driver.build import build as build_model
     from mlc_compile.driver.reuse import Reuse
 

@@ -19,13 +19,19 @@ from mlc_compile.cli.options import (
     PrefillChunk,
     TargetQuant,
     Targets,
+    library_options,
+    open_store,
+    scheme_for,
+    size,
+    targets_named,
 )
 from mlc_compile.errors import DamageError
 
 if TYPE_CHECKING:
     from mlc_compile.driver.explain import Explained
 
-LONGEST: Final = 40  # characters of a component's value that people are shown
+LONGEST: Final = 40  # characters of a component's value that people are shown whole
+BEGINNING: Final = 12  # of a longer one: enough to tell digests apart
 Bundle = Annotated[Path, typer.Argument(metavar="FILE", help="A file that holds entries.")]
 
 
@@ -33,7 +39,6 @@ Bundle = Annotated[Path, typer.Argument(metavar="FILE", help="A file that holds 
 def stats(output: Output, *, cache_size: CacheSize = CACHE_SIZE) -> None:
     """Show where the cache is, what it holds and how much it may."""
     from mlc_compile.cache.check import count
-    from mlc_compile.cli.options import open_store
 
     store = open_store(output.cache_dir, cache_size)
     counts = count(store)
@@ -67,7 +72,6 @@ def explain(
 ) -> None:
     """Say for each step of a build whether it is a hit, or what differs from the nearest entry."""
     from mlc_compile.checkpoint import find_model
-    from mlc_compile.cli.options import library_options, open_store, scheme_for, targets_named
     from mlc_compile.driver.explain import explain as explain_build
 
     options = library_options(
@@ -89,10 +93,8 @@ def verify(
     repair: Annotated[bool, typer.Option("--repair", help="Remove what is damaged.")] = False,
 ) -> None:
     """Compare every file of the cache with its digest; exit code 6 if one is damaged."""
-    import shutil
-
     from mlc_compile.cache.check import check
-    from mlc_compile.cli.options import open_store
+    from mlc_compile.cache.check import repair as remove
 
     store = open_store(output.cache_dir)
     total = len(store.directories())
@@ -106,8 +108,7 @@ def verify(
     for one in damaged:
         output.story(f"{one.directory}: {one.reason}")
         if repair:
-            with store.locked(one.directory.name):
-                shutil.rmtree(one.directory)
+            remove(store, one.directory)
     value = {
         "entries": total,
         "damaged": [{"entry": str(one.directory), "reason": one.reason} for one in damaged],
@@ -131,7 +132,6 @@ def gc(
     ] = CACHE_SIZE,
 ) -> None:
     """Remove what served least recently until the rest is small enough."""
-    from mlc_compile.cli.options import open_store, size
 
     removed = open_store(output.cache_dir).collect(size(max_size, "--max-size"))
     nbytes = sum(entry.nbytes for entry in removed)
@@ -143,10 +143,14 @@ def gc(
 def export(output: Output, out: Bundle) -> None:
     """Write every sound entry into FILE, for another machine."""
     from mlc_compile.cache.bundle import export_entries
-    from mlc_compile.cli.options import open_store
 
-    written = export_entries(open_store(output.cache_dir), out)
+    store = open_store(output.cache_dir)
+    total = len(store.directories())
+    written = export_entries(store, out)
     output.story(f"{len(written)} entries, {out.stat().st_size / 1e6:,.1f} MB")
+    if len(written) < total:
+        left_out = total - len(written)
+        output.story(f"{left_out} damaged were left out: see `mlc-compile cache verify`")
     output.result({"file": str(out), "entries": [e.key.digest for e in written]}, str(out))
 
 
@@ -154,7 +158,6 @@ def export(output: Output, out: Bundle) -> None:
 def import_(output: Output, bundle: Bundle, *, cache_size: CacheSize = CACHE_SIZE) -> None:
     """Take the entries of FILE in; one byte that is wrong and none is."""
     from mlc_compile.cache.bundle import import_entries
-    from mlc_compile.cli.options import open_store
 
     store = open_store(output.cache_dir, cache_size)
     new = import_entries(store, bundle)
@@ -189,4 +192,4 @@ def _short(value: str | None) -> str:
     """A value for people: digests and lists of CPU features are cut."""
     if value is None:
         return "absent"
-    return value if len(value) <= LONGEST else f"{value[: LONGEST - 28]}..."
+    return value if len(value) <= LONGEST else f"{value[:BEGINNING]}..."

@@ -11,7 +11,7 @@ from mlc_compile.errors import ConfigError
 
 if TYPE_CHECKING:
     from mlc_compile.cache import Store
-    from mlc_compile.driver.compile import Options
+    from mlc_compile.driver.job import Options
     from mlc_compile.target import Target
 
 NOT_UTF8: Final = "surrogateescape"  # as Python reads arguments; the tokenizer refuses it in words
@@ -135,7 +135,8 @@ CacheSize = Annotated[
 ]
 CACHE_SIZE: Final = "20GiB"
 SIZE: Final = re.compile(r"(?P<number>[0-9]{1,9}(\.[0-9]{1,3})?) ?(?P<unit>[A-Za-z]*)")
-UNITS: Final = {"": 0, "K": 10, "KIB": 10, "M": 20, "MIB": 20, "G": 30, "GIB": 30, "TIB": 40}
+POWERS: Final = {"K": 10, "M": 20, "G": 30, "T": 40}
+UNITS: Final = {"": 0, **POWERS, **{f"{unit}IB": power for unit, power in POWERS.items()}}
 
 
 def scheme_for(asked: str | None, targets: "Sequence[Target]") -> str:
@@ -183,7 +184,7 @@ def library_options(
     disabled: Sequence[str] | None = None,
 ) -> "Options":
     """The options of a library as the driver takes them."""
-    from mlc_compile.driver.compile import ACTIVATIONS, KV_DTYPES, Options
+    from mlc_compile.driver.job import ACTIVATIONS, KV_DTYPES, Options
     from mlc_compile.passes.catalog import check_disabled
 
     return Options(

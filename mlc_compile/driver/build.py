@@ -24,22 +24,14 @@ from mlc_compile.artifact import (
     WeightsManifest,
     describe,
     read_manifest,
-    refuse_foreign,
-    staged,
     write_manifest,
 )
 from mlc_compile.checkpoint import TensorCache
 from mlc_compile.driver.clock import Clock
-from mlc_compile.driver.compile import (
-    DEFAULTS,
-    Job,
-    Options,
-    compile_into,
-    require_code,
-    write_log,
-)
+from mlc_compile.driver.compile import compile_into, require_code, write_log
 from mlc_compile.driver.convert import convert_into
 from mlc_compile.driver.decide import decide
+from mlc_compile.driver.job import DEFAULTS, Job, Options
 from mlc_compile.driver.pack import pack_weights
 from mlc_compile.driver.prove import known_check, proven
 from mlc_compile.driver.reuse import Kernels, Outcome, Reuse
@@ -48,6 +40,7 @@ from mlc_compile.emit.keeper import kept_by
 from mlc_compile.errors import ConfigError, MlcError
 from mlc_compile.progress import SILENT, Progress
 from mlc_compile.quant import find_scheme
+from mlc_compile.staging import refuse_foreign, staged
 from mlc_compile.target import Target
 
 WEIGHTS: Final = "weights"
@@ -145,8 +138,12 @@ def _require_code(jobs: Sequence[Job], reuse: Reuse) -> None:
 
     It loads TVM, so nothing is asked where all libraries are in the cache.
     """
+
+    def is_made(job: Job) -> bool:
+        return reuse.look_up(lambda keys: keys.library(job)) is not None
+
     for job in jobs:
-        if reuse.look_up(lambda keys, job=job: keys.library(job)) is None:
+        if not is_made(job):
             require_code(job.target)
 
 
@@ -178,6 +175,7 @@ def _build_one(
             with clock.timed("packing"):
                 packed, steps["packed"] = _pack(compiled, weights, scratch, clock, reuse, before)
                 shutil.copyfile(weights.directory / PROOF, scratch / PROOF)
+                _require_same(weights)
                 manifest = finished(compiled, weights.manifest, packed)
                 write_manifest(scratch, manifest)
             with clock.stage("proving"):
@@ -256,9 +254,19 @@ def _pack(
                 return packed, step.outcome
         tensors = TensorCache(weights.directory, verify=not weights.trusted)
         pack_weights(manifest.plan, tensors, scratch, clock.progress)
+        _require_same(weights)
         packed = describe(scratch / PACKED_WEIGHTS, PACKED_WEIGHTS)
         step.keep(scratch, (packed,))
         return packed, step.outcome
+
+
+def _require_same(weights: Weights) -> None:
+    """ConfigError if a parallel build put weights of another model there while we read ours."""
+    if read_manifest(weights.directory, WeightsManifest) != weights.manifest:
+        raise ConfigError(
+            f"{weights.directory} was replaced by another build while this one read it",
+            hint="build models of one name into different directories with -o",
+        )
 
 
 def _link(twin: Built, scratch: Path, reuse: Reuse) -> File:

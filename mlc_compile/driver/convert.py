@@ -24,7 +24,6 @@ from mlc_compile.artifact import (
     WeightsManifest,
     list_files,
     pretty_json,
-    staged,
     write_manifest,
 )
 from mlc_compile.checkpoint import Checkpoint
@@ -47,6 +46,7 @@ from mlc_compile.quant import find_scheme, part_name
 from mlc_compile.quant.error import QUANTIZATION, BlockError, combine, measure
 from mlc_compile.quant.scheme import Floats, Scheme
 from mlc_compile.runtime.host import available_cores
+from mlc_compile.staging import staged
 
 BLOCK: Final = 1 << 20  # weights quantized at once; a thread holds about five float32 copies
 MOST_THREADS: Final = 16  # beyond this the disk is the limit

@@ -6,7 +6,8 @@ from typing import Final
 import msgspec
 
 from mlc_compile.artifact import Limits, pretty_json
-from mlc_compile.driver.compile import Job, Options, prepare
+from mlc_compile.driver.compile import prepare
+from mlc_compile.driver.job import Job, Options
 from mlc_compile.driver.reuse import Reuse
 from mlc_compile.driver.subject import Subject
 from mlc_compile.target import Target

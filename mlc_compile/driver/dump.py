@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Final
 
 from mlc_compile.artifact import pretty_json
 from mlc_compile.driver.clock import Clock
-from mlc_compile.driver.compile import Job, Options, import_model, prepare
+from mlc_compile.driver.compile import import_model, prepare
+from mlc_compile.driver.job import Job, Options
 from mlc_compile.driver.optimize import optimize
 from mlc_compile.driver.subject import read_subject
 from mlc_compile.emit.backend import emitter_of
+from mlc_compile.errors import ConfigError
 from mlc_compile.passes.watch import At
 from mlc_compile.progress import SILENT, Progress
 from mlc_compile.target import Target
@@ -53,8 +55,15 @@ def dump_ir(
 
 
 def _clear(place: Path) -> None:
-    """An empty directory, but for files that no dump wrote."""
+    """Make the directory, or remove an earlier dump from it and nothing else."""
+    if place.exists() and not place.is_dir():
+        raise ConfigError(f"{place} is a file", hint="choose another directory with --dump-ir")
     place.mkdir(parents=True, exist_ok=True)
+    if any(place.glob(STEPS)) and not (place / EVENTS).is_file():
+        raise ConfigError(
+            f"{place} holds files that are named like a dump's, and no dump",
+            hint="choose another directory with --dump-ir, or empty this one",
+        )
     for pattern in (STEPS, EVENTS):
         for path in place.glob(pattern):
             path.unlink()

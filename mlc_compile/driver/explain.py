@@ -7,8 +7,8 @@ from pathlib import Path
 from mlc_compile.artifact import PACKED_WEIGHTS, Manifest, WeightsManifest
 from mlc_compile.cache import Entry, Key, Level, Store
 from mlc_compile.driver.build import finished
-from mlc_compile.driver.compile import Job, Options
 from mlc_compile.driver.decide import decide
+from mlc_compile.driver.job import Job, Options
 from mlc_compile.driver.reuse import KeyOf, Reuse, nearest
 from mlc_compile.driver.subject import read_subject, require_weights
 from mlc_compile.quant import find_scheme

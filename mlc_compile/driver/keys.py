@@ -1,8 +1,9 @@
 """What decides the bytes of each step of a build, as named components of a cache key.
 
 Whatever can change a byte is here, and nothing else: no directory, locale, environment or
-number of threads. The CPU is part of `weights`, since the proof's logits are sums that numpy
-orders by CPU, and of `proof`, which is about this machine.
+number of threads. The CPU and the C library are part of `weights`, since the proof's logits
+are sums that numpy orders by CPU, of functions from libm; and of `proof`, which is about this
+machine.
 """
 
 import dataclasses
@@ -21,17 +22,18 @@ import msgspec
 from mlc_compile.artifact import Check, Manifest
 from mlc_compile.cache import Key, Stamps
 from mlc_compile.checkpoint.directory import CONFIG, GENERATION_CONFIG
-from mlc_compile.driver.compile import Job, Options
+from mlc_compile.driver.job import Job, Options
 from mlc_compile.driver.subject import Subject
 from mlc_compile.emit.keeper import Kernel
-from mlc_compile.emit.link import Linker
-from mlc_compile.target import Backend, config_dir, cpu_features
+from mlc_compile.emit.link.linker import Linker
+from mlc_compile.target import Backend, cpu_features
 
 PACKAGE: Final = Path(__file__).parents[1]
 
 # Our code by step, as paths of the package. Converting and packing know no compiler, so a
 # changed pass leaves their results alone.
 CONVERTING: Final = (
+    "__init__.py",  # the version, which is in the manifest
     "artifact.py",
     "checkpoint",
     "driver",
@@ -41,10 +43,11 @@ CONVERTING: Final = (
     "progress.py",
     "quant",
     "runtime/host.py",
+    "staging.py",
 )
 EMITTING: Final = ("emit/cpu.py", "emit/kernels.py")
 EVERYTHING: Final = (".",)
-NOT_CODE: Final = ("cli", "data", "configs")  # no byte of a result comes from them; configs: below
+NOT_CODE: Final = ("cli", "data", "configs")  # no byte of a result comes from them
 
 # Distributions by step: another version may write other bytes.
 WRITERS: Final = ("numpy", "msgspec", "safetensors", "ml_dtypes")
@@ -80,6 +83,7 @@ class Keys:
                 **{f"checkpoint.{path.name}": self._digest(path) for path in checkpoint},
                 "scheme": quant,
                 "cpu": _cpu(),
+                "c_library": _c_library(),
                 "code": self._code(CONVERTING),
                 **_wheels(WRITERS),
             },
@@ -124,6 +128,7 @@ class Keys:
             parts={
                 "artifact": _sha256(msgspec.json.encode(unproven, order="deterministic")),
                 "cpu": _cpu(),
+                "c_library": _c_library(),
                 "code": self._code(EVERYTHING),
                 **_wheels(("numpy", *TVM)),
             },
@@ -146,12 +151,10 @@ class Keys:
         return {"model": subject.name, "tied": str(subject.config.tie_word_embeddings), **texts}
 
     def _code(self, parts: tuple[str, ...]) -> str:
-        """The sources of `parts`, and the configs."""
-        places = {"package": PACKAGE, "configs": config_dir()}
+        """The sources of `parts`; not the configs, whose every field is a component by itself."""
         digests = {
-            f"{place}/{path.relative_to(root).as_posix()}": self._digest(path)
-            for place, root in places.items()
-            for path in _sources(root, parts if root == PACKAGE else EVERYTHING)
+            path.relative_to(PACKAGE).as_posix(): self._digest(path)
+            for path in _sources(PACKAGE, parts)
         }
         return _sha256(msgspec.json.encode(digests, order="sorted"))
 
@@ -244,7 +247,7 @@ def _tool_version(program: str) -> str:
 
 
 def _c_library() -> str:
-    """`glibc 2.36`: what a shared library is linked against; empty where there is no saying."""
+    """`glibc 2.36`: what is linked against, and computes; empty where there is no saying."""
     name = "CS_GNU_LIBC_VERSION"
     return (os.confstr(name) or "") if name in os.confstr_names else ""
 

@@ -19,7 +19,7 @@ from mlc_compile.artifact import MANIFEST, File, M, read_manifest
 from mlc_compile.cache import Entry, Key, Level, Stamps, Store
 from mlc_compile.driver.keys import Keys
 from mlc_compile.emit.keeper import Kernel
-from mlc_compile.errors import DamageError, listing
+from mlc_compile.errors import DamageError, MlcError, listing
 from mlc_compile.progress import SILENT, Progress
 
 Outcome = Literal["cached", "built"]
@@ -82,7 +82,8 @@ class Step:
         changed = self.reuse.stamps.changed(self.inputs)
         if changed is not None:
             store.notes.append(
-                f"{changed} changed during the build: {SAID[key.level]} was not cached"
+                f"{changed} changed during the build, which did not cache {SAID[key.level]}: "
+                "build again"
             )
         return changed is None
 
@@ -140,7 +141,10 @@ class Reuse:
         """The manifest in an entry; None likewise."""
         if self.store is None or entry is None or self.store.read(entry, MANIFEST) is None:
             return None
-        return read_manifest(self.store.files(entry), kind)
+        try:
+            return read_manifest(self.store.files(entry), kind)
+        except (MlcError, OSError):  # collected since: only a step in hand is locked
+            return None
 
     @contextmanager
     def output(self, directory: Path) -> Iterator[None]:
@@ -223,7 +227,7 @@ def nearest(store: Store, key: Key) -> Key | None:
 
 
 def told(key: Key, other: Key | None) -> str:
-    """`context differs`: what keeps `other` from serving."""
+    """`limits.context and quant differ from the nearest entry`: why `other` does not serve."""
     if other is None:
         return "the cache has nothing of the kind"
     return f"{listing(key.differences(other))} differ from the nearest entry"

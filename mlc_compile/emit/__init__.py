@@ -1,1 +1,1 @@
-"""From scheduled IR to a library on disk: a file per backend, and the linkers they share."""
+"""From scheduled IR to a library on disk: a module per backend, and what links for all."""

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from mlc_compile.emit.cuda_resources import Resources
-from mlc_compile.emit.cuda_toolchain import find_compiler
-from mlc_compile.emit.link import Linker
+from mlc_compile.emit.cuda.resources import Resources
+from mlc_compile.emit.cuda.toolchain import find_compiler
+from mlc_compile.emit.link.linker import Linker
 from mlc_compile.errors import TargetError, listing
 from mlc_compile.target import Backend, Device, Target
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 EMITTERS: Final[dict[Backend, str]] = {
     "cpu": "mlc_compile.emit.cpu",
-    "cuda": "mlc_compile.emit.cuda",
+    "cuda": "mlc_compile.emit.cuda.emitter",
     "metal": "mlc_compile.emit.metal",
 }
 

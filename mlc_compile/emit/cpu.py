@@ -1,4 +1,4 @@
-"""CPU libraries: LLVM objects from the wheel's own LLVM, linked by `emit.link`."""
+"""CPU libraries: LLVM objects from the wheel's own LLVM, linked by `emit.link.linker`."""
 
 import tempfile
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from tvm import IRModule, relax
 from tvm.ir.transform import PassContext
 
 from mlc_compile.emit.kernels import write_objects
-from mlc_compile.emit.link import Linker, as_tvm_callback
+from mlc_compile.emit.link.linker import Linker, as_tvm_callback
 from mlc_compile.errors import TargetError, near_matches
 from mlc_compile.target import Target
 

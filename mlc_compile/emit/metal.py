@@ -18,7 +18,7 @@ from tvm import IRModule, relax
 
 from mlc_compile.emit import cpu
 from mlc_compile.emit.exact_constants import with_exact_constants
-from mlc_compile.emit.link import Linker, as_tvm_callback
+from mlc_compile.emit.link.linker import Linker, as_tvm_callback
 from mlc_compile.target import Target
 
 KIND: Final = "metal"  # of TVM's target and of its module
@@ -81,10 +81,9 @@ def as_system_library(mod: IRModule) -> IRModule:
 def kernel_sources(module: tvm.runtime.Module) -> Mapping[str, str]:
     """MSL of each kernel in a module that was built for Metal, by the kernel's name."""
     found: dict[str, str] = {}
-    for part in [module, *module.imports]:
-        if part.kind == KIND:
-            _, *pieces = HEADING.split(part.inspect_source())
-            found |= dict(zip(pieces[::2], pieces[1::2], strict=True))
-        else:
-            found |= {} if part is module else kernel_sources(part)
+    if module.kind == KIND:
+        _, *pieces = HEADING.split(module.inspect_source())
+        found |= zip(pieces[::2], pieces[1::2], strict=True)
+    for one in module.imports:
+        found |= kernel_sources(one)
     return found

@@ -10,9 +10,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from mlc_compile.emit import cuda_toolchain
 from mlc_compile.emit.backend import EMITTERS
-from mlc_compile.emit.link import C_COMPILERS, Linker, find_linker
+from mlc_compile.emit.cuda import toolchain
+from mlc_compile.emit.link.linker import C_COMPILERS, Linker, find_linker
 from mlc_compile.errors import TargetError, listing
 from mlc_compile.target import Backend, Target, missing_features, triple_mismatch
 from mlc_compile.tvm_version import installed
@@ -56,7 +56,7 @@ class Tool(msgspec.Struct, frozen=True):
 
 
 def tools() -> tuple[Tool, ...]:
-    """The programs and packages behind `link` and `check_library`, in order of need."""
+    """The programs and packages that link and check libraries, in order of need."""
     return (
         Tool("cc", _compiler(), "links for this machine", "apt-get install gcc"),
         Tool("ziglang", installed("ziglang") or "", "links for every machine", CROSS),
@@ -104,7 +104,7 @@ def _not_this_machine(target: Target) -> list[Missing]:
 
 def _cuda(target: Target, found: list[str], to_emit: list[Missing], to_run: list[Missing]) -> None:
     assert target.device is not None
-    seen = cuda_toolchain.probe(target.device.archs)
+    seen = toolchain.probe(target.device.archs)
     if seen.compiler is not None:
         found.append(seen.compiler)
     else:

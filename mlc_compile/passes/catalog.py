@@ -48,6 +48,9 @@ PASSES: Final[dict[str, About]] = {  # in the order of pipeline.py
     "LowerPagedKVCache": About(
         "graph", "attention over the paged cache of TVM's runtime", _FORM, where="GPU"
     ),
+    "AddSampler": About(
+        "graph", "add functions that choose a token on the device", "browsers call them", "GPU"
+    ),
     "AttachMetadata": About(
         "graph", "add the function that tells a runtime of the library", "runtimes ask for it"
     ),
@@ -63,8 +66,13 @@ PASSES: Final[dict[str, About]] = {  # in the order of pipeline.py
     "FuseQuantizeGemv": About(
         "activations", "quantize one row inside the matmul that reads it", where="CPU"
     ),
+    "FuseSwiGLUEpilogue": About(
+        "activations", "SwiGLU of one row while a matmul's sums are in registers", where="CPU"
+    ),
     "FuseGemv": About(
-        "activations", "RMSNorm and SwiGLU inside the matmul of one row", where="GPU"
+        "activations",
+        "SwiGLU inside the matmul before it, RMSNorm inside that of one row",
+        where="GPU",
     ),
     "LowerOperators": About(
         "kernels", "operators become the target's kernels", "only kernels can be compiled"

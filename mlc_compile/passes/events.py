@@ -26,10 +26,10 @@ class Event(msgspec.Struct, frozen=True):
 def record(mod: IRModule, events: Iterable[Event]) -> IRModule:
     """`mod` with `events` appended; an event that is already there is not repeated."""
     known = read(mod)
-    fresh = [e for e in dict.fromkeys(events) if e not in set(known)]
-    if not fresh:
+    all_of_them = tuple(dict.fromkeys([*known, *events]))
+    if len(all_of_them) == len(known):
         return mod
-    text = msgspec.json.encode([*known, *fresh]).decode()
+    text = msgspec.json.encode(all_of_them).decode()
     return mod.with_attr(ATTRIBUTE, StringImm(text))
 
 

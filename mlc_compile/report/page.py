@@ -29,6 +29,7 @@ from mlc_compile.report.schema import (
     StoredWeight,
     Traffic,
 )
+from mlc_compile.report.units import amount, size
 
 HERE: Final = Path(__file__).parent
 OUTCOMES: Final = ("done", "refused", "kept")
@@ -165,19 +166,3 @@ def _weight(stored: StoredWeight, errors: dict[str, TensorError]) -> Weight:
         max((error.relative for error in known), default=None),
         max((error.largest for error in known), default=None),
     )
-
-
-def size(nbytes: int) -> str:
-    """`1.5 MiB`."""
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if nbytes >= unit:
-            return f"{nbytes / unit:.1f} {name}"
-    return f"{nbytes} B"
-
-
-def amount(number: float) -> str:
-    """`1.5 G`: three digits and a prefix."""
-    for unit, name in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if number >= unit:
-            return f"{number / unit:.3g} {name}"
-    return f"{number:.3g}"

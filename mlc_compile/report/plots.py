@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from mlc_compile.report.schema import Curve, FunctionGraph, FunctionPlan, Kernel, Stage
+from mlc_compile.report.units import BINARY, PREFIXES, amount, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,7 +69,7 @@ def memory_plot(plan: FunctionPlan) -> str:
         from matplotlib.patches import Rectangle
 
         axes = figure.subplots()
-        unit, name = _unit(plan.planned_bytes)
+        unit, name = unit_of(plan.planned_bytes, BINARY)
         names = list(dict.fromkeys(tensor.name for tensor in plan.tensors))
         for tensor in plan.tensors:
             corner = (tensor.first - 0.5, tensor.offset / unit)
@@ -146,7 +147,7 @@ def _frame(axes: "Axes", kernels: Sequence[Kernel]) -> None:
         x = high / moved / 1.6
         if left * 2 < x < right / 4:
             axes.annotate(
-                _short(moved), (x, x * moved), fontsize=7.5, color=COLORS["muted"], ha="right"
+                f"{amount(moved)}B", (x, x * moved), fontsize=7.5, color=COLORS["muted"], ha="right"
             )
     for balance, machine in BALANCES:
         axes.axvline(balance, color=COLORS["accent"], linestyle=":", lw=1)
@@ -166,7 +167,8 @@ def traffic_plot(graph: FunctionGraph) -> str:
     title = f"intermediates that {graph.name} writes, pass by pass"
     with _figure(0.9 + 0.27 * len(graph.stages), f"traffic-{graph.name}", title) as (figure, out):
         axes = figure.subplots()
-        unit, name = _unit(max((stage.written_bytes for stage in graph.stages), default=1))
+        most = max((stage.written_bytes for stage in graph.stages), default=1)
+        unit, name = unit_of(most, BINARY)
         labels = ["as written", *(_stage(stage, graph.tokens) for stage in graph.stages[1:])]
         values = [stage.written_bytes / unit for stage in graph.stages]
         last = len(values) - 1
@@ -225,21 +227,5 @@ def _stage(stage: Stage, tokens: int) -> str:
 
 
 def _counted(number: float) -> str:
-    for unit, name in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= unit:
-            return f"{number / unit:g}{name}"
-    return f"{number:g}"
-
-
-def _unit(nbytes: int) -> tuple[int, str]:
-    for size, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if nbytes >= size:
-            return size, name
-    return 1, "bytes"
-
-
-def _short(nbytes: int) -> str:
-    for size, name in ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
-        if nbytes >= size:
-            return f"{nbytes // size} {name}"
-    return f"{nbytes} B"
+    unit, prefix = unit_of(number, PREFIXES)
+    return f"{number / unit:g}{prefix}"

@@ -8,7 +8,7 @@ that one call takes).
 from typing import Literal
 
 from mlc_compile.artifact import Limits, Struct
-from mlc_compile.emit.cuda_resources import Resources
+from mlc_compile.emit.cuda.resources import Resources
 
 Origin = Literal["record", "rule", "default", "runtime"]
 

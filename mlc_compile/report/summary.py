@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from mlc_compile.artifact import Limits, Manifest, PlannedTensor, Struct
-from mlc_compile.emit.cuda_resources import Resources
+from mlc_compile.emit.cuda.resources import Resources
 from mlc_compile.passes.events import Event
 from mlc_compile.passes.plan_memory import FunctionMemory
 from mlc_compile.report.compilation import Compilation

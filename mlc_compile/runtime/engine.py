@@ -13,6 +13,7 @@ import numpy.typing as npt
 from mlc_compile.artifact import Limits
 from mlc_compile.errors import ConfigError, DamageError
 from mlc_compile.runtime.load import Loadable, check_artifact
+from mlc_compile.runtime.sampler import Sampler
 from mlc_compile.runtime.vm import CompiledModel, start_tvm
 
 Floats = npt.NDArray[np.float32]
@@ -24,11 +25,18 @@ SCORE_BYTES: Final = 64 << 20  # logits of one score call: 152k words x 512 toke
 class Model(Protocol):
     """What the engine needs of a compiled library; see `vm.CompiledModel`."""
 
+    @property
+    def chooses(self) -> bool:
+        """Whether the library has functions that choose a token, for `next_token`."""
+
     def prefill(self, ids: Ints, position: int) -> Floats:
         """Append ids i32[n] at `position`; f32[vocab] after the last."""
 
     def decode(self, token: int, position: int) -> Floats:
         """Append one token at `position`; f32[vocab] after it."""
+
+    def next_token(self, token: int, position: int, sampler: Sampler) -> int:
+        """Append one token at `position`; the one to follow, below 0 if its logit isn't finite."""
 
     def score(self, ids: Ints, position: int) -> Floats:
         """Append ids i32[n] at `position`; f32[n, vocab], one row after each."""
@@ -71,6 +79,22 @@ class Engine:
         logits = self._model.decode(token, self.length)
         self._tokens.append(token)
         return _finite(logits)
+
+    def next_token(self, token: int, sampler: Sampler) -> int:
+        """Append one token; the one that `sampler` chooses to follow it. Errors as for `prefill`.
+
+        Where the library can choose, the logits stay on the device, and that of the chosen
+        token alone is known to be finite. That finds what goes wrong on the way, which makes
+        all logits NaN; a damaged row of the head shows in the logits of every prefill.
+        """
+        if not self._model.chooses:
+            return sampler.sample(self.decode(token))
+        self._check((token,))
+        chosen = self._model.next_token(token, self.length, sampler)
+        self._tokens.append(token)
+        if not 0 <= chosen < self.vocab_size:
+            raise _not_finite()
+        return chosen
 
     @property
     def score_rows(self) -> int:
@@ -143,11 +167,15 @@ def start_engine(loadable: Loadable, threads: int | None = None) -> Engine:
 
 def _finite(logits: Floats) -> Floats:
     if not np.isfinite(logits.max()):  # the maximum of anything with a NaN is NaN
-        raise DamageError(
-            "the library computed logits that are not finite",
-            hint="run `mlc-compile verify` on the artifact",
-        )
+        raise _not_finite()
     return logits
+
+
+def _not_finite() -> DamageError:
+    return DamageError(
+        "the library computed logits that are not finite",
+        hint="run `mlc-compile verify` on the artifact",
+    )
 
 
 _LONGER: Final = "shorten it, or compile with a larger --context"

@@ -68,12 +68,11 @@ def generate(
     sampler, stream, pieces = Sampler(request.sampling), Detokenizer(tokenizer), _Pieces(on_text)
     start = perf_counter()
     kept = engine.keep_prefix(prompt)
-    logits = engine.prefill(prompt[kept:])
+    token = sampler.sample(engine.prefill(prompt[kept:]))
     prefilled = perf_counter()
     tokens: list[int] = []
     reason: Finish = "length"
     while len(tokens) < request.max_tokens:
-        token = sampler.sample(logits)
         if token in request.stop:
             reason = "stop"
             break
@@ -84,7 +83,7 @@ def generate(
         if engine.room == 0:
             reason = "context"
             break
-        logits = engine.decode(token)
+        token = engine.next_token(token, sampler)
     pieces.add(stream.flush())
     return Generation(
         prompt_token_ids=tuple(prompt),

@@ -1,4 +1,8 @@
-"""Choose the next token from logits: greedy, or at random within top-k and top-p."""
+"""Choose the next token from logits: greedy, or at random within top-k and top-p.
+
+On the host. A library for a device has functions that choose there, from the same candidates
+with the same shares; they take a `Sampling` as `device_settings` and draw by `uniform`.
+"""
 
 from dataclasses import dataclass
 from typing import Final
@@ -10,6 +14,7 @@ from mlc_compile.errors import ConfigError
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int32]
 Indices = npt.NDArray[np.intp]
 
 FIRST_LOOK: Final = 256  # candidates sorted before asking whether they carry top_p's mass
@@ -49,19 +54,46 @@ class Sampling:
 
 GREEDY: Final = Sampling()
 
+FLOAT32: Final = np.finfo(np.float32)
+BELOW_ONE: Final = 1 - float(FLOAT32.epsneg)  # the largest float32 that is less than 1
+
+
+def device_settings(sampling: Sampling, vocab_size: int) -> tuple[Floats, Ints, Floats]:
+    """temperature f32[1], top_k i32[1] and top_p f32[1], as a library's `sample` takes them.
+
+    What float32 or int32 cannot hold becomes the nearest value that means the same: a top_p
+    rounded to 0 would leave no token in.
+    """
+    temperature = min(sampling.temperature, float(FLOAT32.max))
+    top_p = max(sampling.top_p, float(FLOAT32.tiny))
+    return (
+        np.array([temperature], np.float32),
+        np.array([min(sampling.top_k, vocab_size)], np.int32),
+        np.array([top_p], np.float32),
+    )
+
 
 class Sampler:
     """A `Sampling` and its random state: equal seeds and logits give equal tokens."""
 
     def __init__(self, sampling: Sampling) -> None:
-        self._sampling = sampling
+        self.sampling = sampling
         self._random = np.random.default_rng(sampling.seed)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether it draws nothing: the largest logit is chosen."""
+        return self.sampling.temperature == 0
+
+    def uniform(self) -> Floats:
+        """The number that the next token is drawn by: f32[1], at least 0 and less than 1."""
+        return np.array([min(self._random.random(), BELOW_ONE)], np.float32)
 
     def sample(self, logits: Floats) -> int:
         """One token id for logits f32[vocab]."""
-        if self._sampling.temperature == 0:
+        if self.greedy:
             return int(logits.argmax())
-        candidates, weights = candidates_of(logits, self._sampling)
+        candidates, weights = candidates_of(logits, self.sampling)
         mass = weights.cumsum()
         drawn = mass.searchsorted(self._random.random() * mass[-1], side="right")
         return int(candidates[min(drawn, mass.size - 1)])

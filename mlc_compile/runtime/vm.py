@@ -22,6 +22,7 @@ from mlc_compile.runtime.cache import aligned_zeros
 from mlc_compile.runtime.device import open_device
 from mlc_compile.runtime.host import available_cores, require_threads, too_many_threads
 from mlc_compile.runtime.load import Loadable, plan_parts
+from mlc_compile.runtime.sampler import Sampler, Sampling, device_settings
 from mlc_compile.runtime.state import STATES
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ Ints = npt.NDArray[np.int32]
 Watcher = Callable[..., int]
 
 FUNCTIONS: Final = ("embed", "prefill", "decode", "score")
+CHOOSERS: Final = ("argmax", "sample")  # of a library for a device
 
 
 def start_tvm(threads: int | None = None) -> int:
@@ -79,6 +81,9 @@ class CompiledModel:
         mapped = map_weights(loadable.directory, manifest)
         self._params = mapped if self._on_host else [t.copyto(self._device) for t in mapped]
         self._state = STATES[manifest.kv_kind](self._vm, manifest, self._device)
+        self._choosers = {name: self._vm[name] for name in CHOOSERS if _has(self._vm, name)}
+        self._settings: dict[Sampling, tuple[Tensor, ...]] = {}  # of the latest sampler
+        self._vocab_size = manifest.vocab_size
         self._ids: Ints = aligned_zeros((manifest.limits.prefill_chunk,), "int32")
 
     def prefill(self, ids: Ints, position: int) -> Floats:
@@ -94,6 +99,24 @@ class CompiledModel:
     def score(self, ids: Ints, position: int) -> Floats:
         """Append `ids` i32[n]; logits f32[n, vocab] that follow each of them."""
         return self._call("score", ids, position)
+
+    @property
+    def chooses(self) -> bool:
+        """Whether the library has functions that choose a token, for `next_token`."""
+        return len(self._choosers) == len(CHOOSERS)
+
+    def next_token(self, token: int, position: int, sampler: Sampler) -> int:
+        """Append one token; the one to follow it, chosen where the logits are.
+
+        Below 0 if the logit of the chosen token is not finite.
+        """
+        logits = self._logits("decode", np.array([token], np.int32), position)
+        if sampler.greedy:
+            chosen = self._choosers["argmax"](logits)
+        else:
+            settings = self._settings_of(sampler.sampling)
+            chosen = self._choosers["sample"](logits, *settings, self._copied(sampler.uniform()))
+        return int(chosen.numpy()[0])
 
     def watch(self, watcher: Watcher | None) -> None:
         """Have every call that the virtual machine makes told to `watcher`; None ends it.
@@ -114,16 +137,33 @@ class CompiledModel:
         return self._state.pages
 
     def _call(self, name: str, ids: Ints, position: int) -> Floats:
+        logits = self._logits(name, ids, position)
+        if not self._on_host:
+            logits = logits.copyto(_host())
+        rows: Floats = np.from_dlpack(logits)[0]  # [1, n or 1, vocab]; the tensor lives on in it
+        return rows
+
+    def _logits(self, name: str, ids: Ints, position: int) -> "Tensor":
+        """f32[1, n or 1, vocab] on the device."""
         self._ids[: ids.size] = ids
         self._state.begin(position, ids.size)
         embeds = self._functions["embed"](self._placed(self._ids[: ids.size]), self._params)
         batch = embeds._create_view((1, *embeds.shape))
         logits, _ = self._functions[name](batch, self._state.argument, self._params)
         self._state.end()
-        if not self._on_host:
-            logits = logits.copyto(_host())
-        rows: Floats = np.from_dlpack(logits)[0]  # [1, n or 1, vocab]; the tensor lives on in it
-        return rows
+        return logits
+
+    def _settings_of(self, sampling: Sampling) -> "tuple[Tensor, ...]":
+        """Copied once for a text, and not for each of its tokens."""
+        if sampling not in self._settings:
+            given = device_settings(sampling, self._vocab_size)
+            self._settings = {sampling: tuple(map(self._copied, given))}
+        return self._settings[sampling]
+
+    def _copied(self, array: npt.NDArray[Any]) -> "Tensor":
+        import tvm
+
+        return tvm.runtime.tensor(array, self._device)
 
     def _placed(self, array: npt.NDArray[Any]) -> "Tensor":
         tensor = _tensor(array)
@@ -173,6 +213,10 @@ def _load_machine(path: Path, device: "Device") -> "VirtualMachine":
         return vm
     except (RuntimeError, OSError, AttributeError) as e:
         raise DamageError(f"{path} cannot be loaded: {e}", hint="rebuild the artifact") from e
+
+
+def _has(vm: "VirtualMachine", name: str) -> bool:
+    return bool(vm.module.implements_function(name))
 
 
 def _host() -> "Device":

@@ -95,8 +95,9 @@ def _int8_matmul(call: relax.Call, target: Target) -> Kernel:
 
 def _int8_gemv(call: relax.Call, target: Target) -> Kernel:
     feed, w = _feed(call), ops.Matrix.of(call)
-    fused = {name: bool(call.attrs[name]) for name in ("residual", "swiglu")}
-    func = int8.gemv(_int4(w, feed.k), w.n, feed, _dot(target), **fused)
+    residual, swiglu = bool(call.attrs["residual"]), bool(call.attrs["swiglu"])
+    codec, dot = _int4(w, feed.k), _dot(target)
+    func = int8.gemv(codec, w.n, feed, dot, residual=residual, swiglu=swiglu)
     return _plain("int8_gemv", func, call)
 
 

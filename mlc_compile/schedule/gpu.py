@@ -22,11 +22,19 @@ def _matmul(call: relax.Call, target: Target) -> Kernel:
     x, w = call.args[0], ops.Matrix.of(call)
     device, dtype = _device(target), x.ty.dtype
     codec = codec_of(w.scheme, w.n, int(ops.shape_of(x)[-1]))
-    fused = {name: bool(call.attrs[name]) for name in ("residual", "swiglu")}
+    residual, swiglu = bool(call.attrs["residual"]), bool(call.attrs["swiglu"])
     if ops.is_one_row(x):
-        return _plain("gemv", gemv.gemv(codec, w.n, device, x_dtype=dtype, **fused), call)
-    compute = find_scheme(w.scheme).norm_dtype  # as precise as what the scheme does not quantize
-    func = gemm.gemm(codec, w.n, device, x_dtype=dtype, compute=compute, **fused)
+        func = gemv.gemv(codec, w.n, device, x_dtype=dtype, residual=residual, swiglu=swiglu)
+        return _plain("gemv", func, call)
+    func = gemm.gemm(
+        codec,
+        w.n,
+        device,
+        x_dtype=dtype,
+        compute=find_scheme(w.scheme).norm_dtype,  # as precise as what is not quantized
+        residual=residual,
+        swiglu=swiglu,
+    )
     return _plain("gemm", func, call)
 
 

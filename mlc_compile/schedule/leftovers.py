@@ -19,6 +19,10 @@ from mlc_compile.schedule.kernels.vector import lanes_for
 from mlc_compile.target import Device
 
 NAME: Final = "ScheduleLeftovers"
+THREADS: Final = 256  # of a block that computes elements
+ROW_THREADS: Final = 32  # of a block that reduces a row: TVM sums more of them in two stages
+BLOCKS: Final = 256  # of a launch whose size is known at run time only
+_SPATIAL, _REDUCED = tirx.IterVar.DataPar, tirx.IterVar.CommReduce
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,12 +193,6 @@ def _inline(sch: s_tir.Schedule) -> None:
                 sch.compute_inline(block)
             except ScheduleError:
                 continue
-
-
-THREADS: Final = 256  # of a block that computes elements
-ROW_THREADS: Final = 32  # of a block that reduces a row: TVM sums more of them in two stages
-BLOCKS: Final = 256  # of a launch whose size is known at run time only
-_SPATIAL, _REDUCED = tirx.IterVar.DataPar, tirx.IterVar.CommReduce
 
 
 def _kinds(sch: s_tir.Schedule, block: SBlockRV) -> list[int]:

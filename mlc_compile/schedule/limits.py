@@ -16,6 +16,7 @@ from mlc_compile.errors import TargetError
 from mlc_compile.target import Device, Target
 
 EXTENT: Final = "thread_extent"  # the attribute by which a kernel binds an index
+BLOCK: Final = "blockIdx.x"
 THREAD: Final = "threadIdx."
 SHARED: Final = "shared"
 HINT: Final = "the model's shapes are too large for this target's kernels: choose another target"
@@ -23,8 +24,9 @@ HINT: Final = "the model's shapes are too large for this target's kernels: choos
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What one launch asks for: threads of a block, bytes that they share."""
+    """What one launch asks for: blocks along x, threads of a block, bytes that they share."""
 
+    blocks: int
     threads: int
     shared_bytes: int
 
@@ -51,6 +53,7 @@ def launches_of(func: tirx.PrimFunc) -> list[Taken]:
 def _excesses(func: tirx.PrimFunc, device: Device) -> Iterator[tuple[str, int, int]]:
     """(what, asked, allowed) of all that is over a limit."""
     for taken in launches_of(func):
+        yield from _over("blocks along x", taken.blocks, device.grid)
         yield from _over("threads a block", taken.threads, device.threads)
         yield from _over("bytes of shared memory", taken.shared_bytes, device.shared_bytes)
     buffers = [param for param in func.params if tirx.is_buffer_var(param)]
@@ -89,14 +92,14 @@ def _launches(stmt: Any) -> Iterator[Any]:
 
 
 def _taken(launch: Any) -> Taken:
-    threads: dict[str, int] = {}
+    extents: dict[str, int] = {}
     shared = 0
     for stmt in _all(launch):
         tag, extent = _binding(stmt) or ("", 1)
-        if tag.startswith(THREAD):
-            threads[tag] = max(threads.get(tag, 1), extent)
+        extents[tag] = max(extents.get(tag, 1), extent)
         shared += sum(_nbytes(b) for b in _allocated(stmt) if str(b.scope()).startswith(SHARED))
-    return Taken(math.prod(threads.values()), shared)
+    threads = math.prod(extent for tag, extent in extents.items() if tag.startswith(THREAD))
+    return Taken(extents.get(BLOCK, 1), threads, shared)
 
 
 def _binding(stmt: Any) -> tuple[str, int] | None:

@@ -2,11 +2,14 @@
 
 import hashlib
 import io
+import shutil
 import tarfile
+from pathlib import Path
 
 import pytest
 
 from mlc_compile.cache import Store
+from mlc_compile.cache import bundle as module
 from mlc_compile.cache.bundle import MAGIC, export_entries, import_entries
 from mlc_compile.cache.key import FILES
 from mlc_compile.errors import ConfigError, DamageError
@@ -105,6 +108,37 @@ def test_a_forged_bundle_is_refused_and_writes_nothing_elsewhere(store, tmp_path
         import_entries(store, tmp_path / "bundle")
     assert store.held() == ()
     assert not list(tmp_path.rglob("evil"))
+
+
+def test_an_import_that_was_killed_leaves_nothing_behind_for_good(full, tmp_path, monkeypatch):
+    export_entries(full, tmp_path / "bundle")
+    unpack, seen = module._unpack, []
+
+    def unpack_and_collect(tar, directory):
+        unpack(tar, directory)
+        seen.append(Path(shutil.copytree(directory, f"{directory}x")))  # what a killed one leaves
+        other.collect(other.limit)
+        assert directory.is_dir()
+        assert seen[0].is_dir()  # nobody can tell it from what is at work
+
+    other = Store(tmp_path / "other")
+    monkeypatch.setattr(module, "_unpack", unpack_and_collect)
+    import_entries(other, tmp_path / "bundle")
+    other.collect(other.limit)
+    assert not seen[0].exists()
+
+
+def test_an_entry_is_not_collected_while_it_is_exported(full, tmp_path, monkeypatch):
+    put_file = module._put
+
+    def collect_and_put(*args):
+        full.collect(0)
+        put_file(*args)
+
+    monkeypatch.setattr(module, "_put", collect_and_put)
+    written = export_entries(full, tmp_path / "bundle")
+    assert len(written) == 1  # the other one was free to go
+    assert import_entries(Store(tmp_path / "other"), tmp_path / "bundle") == written
 
 
 def test_a_tar_of_a_foreign_kind_is_no_bundle(store, tmp_path):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from mlc_compile.cache.check import check, count
+from mlc_compile.cache import check as module
+from mlc_compile.cache.check import check, count, repair
 from mlc_compile.cache.key import ENTRY, FILES
 
 
@@ -41,3 +42,30 @@ def test_a_sound_store_and_an_empty_one_have_no_damage(store, put):
     assert list(check(store)) == []
     put(store, "a", {"f": bytes(9)})
     assert [damaged for _directory, damaged in check(store)] == [None]
+
+
+def test_an_entry_that_is_collected_while_it_is_read_is_no_damage(store, put, monkeypatch):
+    put(store, "a", {"f": bytes(9)})
+    read_entry = module.read_entry
+
+    def read_and_lose(directory):
+        entry = read_entry(directory)
+        store.collect(0)
+        return entry
+
+    monkeypatch.setattr(module, "read_entry", read_and_lose)
+    assert [damaged for _directory, damaged in check(store)] == [None]
+
+
+def test_repair_removes_what_is_damaged_and_leaves_what_was_made_again(store, put):
+    key = put(store, "a", {"f": bytes(9)})
+    (directory,) = store.directories()
+    (directory / FILES / "f").unlink()
+    repair(store, directory)
+    assert store.directories() == ()
+    put(store, "a", {"f": bytes(9)})
+    repair(store, directory)
+    assert store.find(key) is not None
+    store.collect(0)
+    repair(store, directory)  # gone already
+    assert store.directories() == ()

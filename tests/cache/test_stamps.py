@@ -126,6 +126,14 @@ def test_what_changed_since_it_was_asked_for_is_named(tmp_path, file):
     assert stamps.changed([other]) == other
 
 
+def test_the_first_answer_stays_and_a_later_question_does_not_hide_the_change(file):
+    stamps = Stamps()
+    assert stamps.digest(file) == sha256(b"one")
+    file.write_bytes(b"longer")
+    assert stamps.digest(file) == sha256(b"one")
+    assert stamps.changed([file]) == file
+
+
 def test_own_files_are_believed_without_reading(tmp_path, file, hashed):
     stamps = Stamps(tmp_path / "root")
     stamps.remember(tmp_path, (File(path=file.name, nbytes=3, sha256=sha256(b"one")),))

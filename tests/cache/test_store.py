@@ -184,6 +184,17 @@ def test_what_killed_builds_left_is_cleared_and_what_others_write_is_not(store, 
     assert store.find(a) is not None
 
 
+def test_an_entry_that_cannot_be_read_does_not_stay_for_good(store, put):
+    a, b = (put(store, part, {"f": bytes(100)}) for part in "ab")
+    bad = next(d for d in store.directories() if d.name == a.digest)
+    flip(bad / ENTRY, 0)
+    with store.locked(a.digest):  # perhaps being made again
+        store.collect(store.limit)
+        assert bad.is_dir()
+    assert store.collect(store.limit) == ()
+    assert [d.name for d in store.directories()] == [b.digest]
+
+
 # ---- trouble ----------------------------------------------------------------------------
 
 

@@ -355,7 +355,14 @@ def test_a_bundle_that_is_not_there_is_the_machine_s_fault(run, tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "nbytes"),
-    [("0", 0), ("1024", 1024), ("10GiB", 10 << 30), ("1.5 MiB", 3 << 19), ("2k", 2048)],
+    [
+        ("0", 0),
+        ("1024", 1024),
+        ("10GiB", 10 << 30),
+        ("1.5 MiB", 3 << 19),
+        ("2k", 2048),
+        ("1T", 1 << 40),
+    ],
 )
 def test_sizes_are_read(text, nbytes):
     assert size(text, "--max-size") == nbytes

@@ -16,19 +16,19 @@ KNOWN = frozenset(target_names())
 @pytest.fixture
 def no_zig(monkeypatch):
     """A machine without the `cross` extra."""
-    monkeypatch.setattr("mlc_compile.emit.link.importlib.util.find_spec", lambda _name: None)
+    monkeypatch.setattr("mlc_compile.emit.link.linker.importlib.util.find_spec", lambda _name: None)
 
 
 @pytest.fixture
 def no_compiler(monkeypatch):
     """A machine without a C compiler."""
-    monkeypatch.setattr("mlc_compile.emit.link.shutil.which", lambda _name: None)
+    monkeypatch.setattr("mlc_compile.emit.link.linker.shutil.which", lambda _name: None)
 
 
 @pytest.fixture
 def no_cuda(monkeypatch):
     """A machine without nvcc and NVRTC."""
-    monkeypatch.setattr("mlc_compile.emit.cuda_toolchain.FINDERS", ())
+    monkeypatch.setattr("mlc_compile.emit.cuda.toolchain.FINDERS", ())
 
 
 def emitted(row, *, own=False):

@@ -12,7 +12,7 @@ from mlc_compile.cli.options import (
     scheme_for,
     targets_named,
 )
-from mlc_compile.driver.compile import ACTIVATIONS, KV_DTYPES
+from mlc_compile.driver.job import ACTIVATIONS, KV_DTYPES
 from mlc_compile.errors import ConfigError
 from mlc_compile.quant import SCHEMES
 from mlc_compile.target import find_target

@@ -1,4 +1,4 @@
-"""The nano checkpoint taken apart, changed and put together again."""
+"""The nano checkpoint taken apart, changed and put together again; builds of it with a cache."""
 
 import json
 import shutil
@@ -8,6 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+from mlc_compile.artifact import PACKED_WEIGHTS, PROOF
+from mlc_compile.cache import Store
+from mlc_compile.driver.build import build
+from mlc_compile.driver.job import DEFAULTS
+from mlc_compile.driver.reuse import Reuse
+from mlc_compile.target import find_target
+from tests.driver.stand_ins import install
 
 Tensors = dict[str, np.ndarray]  # uint16 stands for BF16
 DTYPES = {"BF16": "<u2", "F16": "<f2", "F32": "<f4"}
@@ -90,3 +98,33 @@ def nano(nano_checkpoint: Path, tmp_path: Path) -> Copy:
 def leftovers(tmp_path: Path) -> Callable[[], list[str]]:
     """What stands in the test's directory beside the checkpoint."""
     return lambda: sorted(p.name for p in tmp_path.iterdir() if p.name != "nano-qwen3")
+
+
+@pytest.fixture(scope="session")
+def compiled(nano_artifact, tmp_path_factory):
+    """What `compile` would leave: the artifact without weights, proof and log."""
+    directory = Path(shutil.copytree(nano_artifact, tmp_path_factory.mktemp("stub") / "compiled"))
+    for name in (PACKED_WEIGHTS, PROOF, "build-log.json"):
+        (directory / name).unlink()
+    return directory
+
+
+@pytest.fixture
+def stub(compiled, monkeypatch, tmp_path):
+    """Steps that ran, by name; the compiler and the proof are stood in for."""
+    ran = []
+    install(compiled, tmp_path / "code", monkeypatch.setattr, ran)
+    return ran
+
+
+@pytest.fixture
+def made(nano, tmp_path, stub):
+    """`made("out")`: build with one cache into tmp_path/out; the Build, its bytes."""
+
+    def run(out="out", options=DEFAULTS, cache="cache", frozen=False, targets=("cpu",)):
+        stub.clear()
+        reuse = Reuse(Store(tmp_path / cache), frozen)
+        rows = tuple(find_target(name) for name in targets)
+        return build(nano.path, rows, "q4f16_1", tmp_path / out, options, reuse=reuse)
+
+    return run

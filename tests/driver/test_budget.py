@@ -13,7 +13,8 @@ from mlc_compile.driver.budget import (
     THREADS,
     activation_bytes,
 )
-from mlc_compile.driver.compile import Options, prepare
+from mlc_compile.driver.compile import prepare
+from mlc_compile.driver.job import Options
 from mlc_compile.driver.subject import read_subject
 from mlc_compile.errors import TargetError
 from mlc_compile.target import find_target

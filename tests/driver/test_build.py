@@ -19,7 +19,7 @@ from mlc_compile.artifact import Check, Manifest, WeightsManifest, describe, rea
 from mlc_compile.driver import build as module
 from mlc_compile.driver import prove as proving
 from mlc_compile.driver.build import build
-from mlc_compile.driver.compile import Options
+from mlc_compile.driver.job import Options
 from mlc_compile.driver.prove import prove
 from mlc_compile.errors import ConfigError, DamageError, TargetError
 from mlc_compile.target import find_target, missing_features

@@ -13,10 +13,11 @@ import pytest
 
 from mlc_compile.artifact import Manifest, read_manifest
 from mlc_compile.checkpoint import read_config
-from mlc_compile.driver.compile import Options, choose_kv, compile_model
+from mlc_compile.driver.compile import compile_model
+from mlc_compile.driver.job import Options, choose_kv
 from mlc_compile.driver.limits import limits_for
 from mlc_compile.driver.subject import read_subject
-from mlc_compile.emit import link
+from mlc_compile.emit.link import linker
 from mlc_compile.errors import CheckpointError, ConfigError, TargetError
 from mlc_compile.model import load_config
 from mlc_compile.target import find_target
@@ -172,8 +173,8 @@ def test_the_output_is_not_put_over_somebody_s_files(config_only, tmp_path):
 
 
 def test_without_a_linker_nothing_is_begun(config_only, tmp_path, monkeypatch):
-    monkeypatch.setattr(link.shutil, "which", lambda _name: None)
-    monkeypatch.setattr(link.importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setattr(linker.shutil, "which", lambda _name: None)
+    monkeypatch.setattr(linker.importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(TargetError, match="no linker for cpu") as error:
         compile_model(config_only, find_target("cpu"), "q4f16_1", tmp_path / "out")
     assert error.value.exit_code == 4
@@ -199,7 +200,7 @@ def test_a_backend_without_an_emitter_is_refused(config_only, tmp_path, name):
 
 
 def test_without_a_cuda_compiler_nothing_is_begun(config_only, tmp_path, monkeypatch):
-    monkeypatch.setattr("mlc_compile.emit.cuda_toolchain.FINDERS", ())
+    monkeypatch.setattr("mlc_compile.emit.cuda.toolchain.FINDERS", ())
     with pytest.raises(TargetError, match="no CUDA compiler") as error:
         compile_model(config_only, find_target("cuda-sm80"), "q4f16_1", tmp_path / "out")
     assert error.value.exit_code == 4

@@ -13,11 +13,12 @@ import pytest
 from mlc_compile.artifact import Check, Manifest, read_manifest
 from mlc_compile.cache import Stamps
 from mlc_compile.driver import keys as module
-from mlc_compile.driver.compile import DEFAULTS, Options, prepare
-from mlc_compile.driver.keys import CONVERTING, Keys, wheel_digest
+from mlc_compile.driver.compile import prepare
+from mlc_compile.driver.job import DEFAULTS, Options
+from mlc_compile.driver.keys import CONVERTING, EMITTING, NOT_CODE, Keys, wheel_digest
 from mlc_compile.driver.subject import read_subject
 from mlc_compile.emit.keeper import Kernel
-from mlc_compile.emit.link import Linker
+from mlc_compile.emit.link.linker import Linker
 from mlc_compile.target import Target, find_target
 
 V3 = "cpu-x86-64-v3"
@@ -32,9 +33,7 @@ def code(tmp_path, monkeypatch):
         (package / path).parent.mkdir(parents=True, exist_ok=True)
         (package / path).write_text("")
     (configs / "targets").mkdir(parents=True)
-    (configs / "targets" / "cpu.toml").write_text("")
     monkeypatch.setattr(module, "PACKAGE", package)
-    monkeypatch.setattr(module, "config_dir", lambda: configs)
     return package
 
 
@@ -206,7 +205,7 @@ def test_our_code_reaches_the_keys_that_it_may_change(nano, code):
         "cli/app.py": ((), ()),
         "passes/fuse.py": ((), ("code",)),
         "quant/int4.py": (("code",), ("code",)),
-        "../configs/targets/cpu.toml": (("code",), ("code",)),
+        "../configs/targets/new.toml": ((), ()),  # a target's fields are in its own key
     }.items():
         (code / path).write_text("# changed\n")
         assert differ() == expected, path
@@ -221,18 +220,25 @@ def test_converting_and_packing_use_no_code_beyond_what_their_keys_cover(nano_ch
         "from mlc_compile.driver.convert import convert\n"
         "from mlc_compile.driver import pack\n"
         f"convert(Path({str(nano_checkpoint)!r}), 'q4f16_1', Path({str(tmp_path / 'out')!r}))\n"
-        "print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('mlc_compile.')))"
+        "ours = (m for n, m in sys.modules.items() if n.partition('.')[0] == 'mlc_compile')\n"
+        "print(*(m.__file__ for m in ours))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     package = Path(module.__file__).parents[1]
     used = [Path(name).relative_to(package).as_posix() for name in ran.stdout.split()]
-    assert "quant/int4.py" in used
+    assert {"__init__.py", "quant/int4.py"} <= set(used)
     empty = {"runtime/__init__.py"}  # a docstring
     assert [
         name
         for name in used
         if not name.startswith(CONVERTING) and name not in {*empty, "target.py", "tvm_version.py"}
     ] == []
+
+
+@pytest.mark.parametrize("path", sorted({*CONVERTING, *EMITTING, *NOT_CODE} - {"configs"}))
+def test_what_the_keys_name_of_our_code_is_there(path):
+    """A file that was renamed would else silently leave the keys."""
+    assert (Path(module.__file__).parents[1] / path).exists()
 
 
 def test_another_linker_reaches_the_library_s_key(nano, tmp_path, monkeypatch):
@@ -303,7 +309,8 @@ PRINT = """
 import sys
 from pathlib import Path
 from mlc_compile.cache import Stamps
-from mlc_compile.driver.compile import DEFAULTS, prepare
+from mlc_compile.driver.compile import prepare
+from mlc_compile.driver.job import DEFAULTS
 from mlc_compile.driver import keys as module
 from mlc_compile.driver.subject import read_subject
 from mlc_compile.target import find_target

@@ -1,4 +1,4 @@
-"""`build` with a cache: hits, restored bytes, damage, deaths in the middle, builds in parallel.
+"""`build` with a cache: hits, restored bytes, damage, a cache that cannot be used.
 
 The compiler and the replay of the proof are stood in for by what they once made; the tests of
 the real thing, which take seconds each, are in tests/cli/test_cache.py.
@@ -6,9 +6,6 @@ the real thing, which take seconds each, are in tests/cli/test_cache.py.
 
 import os
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,98 +15,25 @@ from mlc_compile.artifact import (
     PACKED_WEIGHTS,
     PROOF,
     Check,
-    Manifest,
-    list_files,
+    WeightsManifest,
     read_manifest,
+    write_manifest,
 )
 from mlc_compile.cache import Store
 from mlc_compile.cache.key import ENTRY
 from mlc_compile.driver import build as module
 from mlc_compile.driver import convert as converting
-from mlc_compile.driver import keys as keys_module
 from mlc_compile.driver import prove as proving
 from mlc_compile.driver.build import build
-from mlc_compile.driver.compile import DEFAULTS, Options
+from mlc_compile.driver.job import Options
 from mlc_compile.driver.reuse import Kernels, Reuse
 from mlc_compile.emit.keeper import Kernel
-from mlc_compile.errors import DamageError
+from mlc_compile.errors import ConfigError, DamageError
 from mlc_compile.target import find_target
+from tests.driver.stand_ins import HOME, PASS, contents
 
-HOME = "nano-qwen3-q4f16_1"
-PASS = Check(status="pass", max_abs_error=0.01, bound=0.1)
 ALL_CACHED = {"library": "cached", "packed": "cached", "proof": "cached"}
 ALL_BUILT = dict.fromkeys(ALL_CACHED, "built")
-
-
-@pytest.fixture(scope="session")
-def compiled(nano_artifact, tmp_path_factory):
-    """What `compile` would leave: the artifact without weights, proof and log."""
-    directory = Path(shutil.copytree(nano_artifact, tmp_path_factory.mktemp("stub") / "compiled"))
-    for name in (PACKED_WEIGHTS, PROOF, "build-log.json"):
-        (directory / name).unlink()
-    return directory
-
-
-@pytest.fixture
-def stub(compiled, monkeypatch, tmp_path):
-    """Steps that ran, by name; the compiler and the proof are stood in for."""
-    ran = []
-    install(compiled, tmp_path / "code", monkeypatch.setattr, ran)
-    return ran
-
-
-def install(compiled, code, put, ran):
-    """Replace what is slow. Our code is a directory of its own: nobody edits it meanwhile."""
-    (code / "configs").mkdir(parents=True, exist_ok=True)
-    (code / "passes.py").write_text("")
-    convert_into, pack_weights = module.convert_into, module.pack_weights
-
-    def compile_into(scratch, job, _clock):
-        ran.append("library")
-        shutil.copytree(compiled, scratch, dirs_exist_ok=True)
-        (scratch / MANIFEST).unlink()
-        manifest = read_manifest(compiled, Manifest)
-        return module.replace(
-            manifest, limits=job.limits, weights_digest=None, files=list_files(scratch)
-        )
-
-    def converted(*args, **options):
-        ran.append("weights")
-        return convert_into(*args, **options)
-
-    def packed(*args):
-        ran.append("packed")
-        pack_weights(*args)
-
-    def ask(*_args, **_options):
-        ran.append("proof")
-        return PASS
-
-    put(module, "compile_into", compile_into)
-    put(module, "convert_into", converted)
-    put(module, "pack_weights", packed)
-    put(proving, "ask", ask)
-    put(keys_module, "PACKAGE", code)
-    put(keys_module, "config_dir", lambda: code / "configs")
-
-
-@pytest.fixture
-def made(nano, tmp_path, stub):
-    """`made("out")`: build with one cache into tmp_path/out; the Build, its bytes."""
-
-    def run(out="out", options=DEFAULTS, cache="cache", frozen=False, targets=("cpu",)):
-        stub.clear()
-        reuse = Reuse(Store(tmp_path / cache), frozen)
-        rows = tuple(find_target(name) for name in targets)
-        return build(nano.path, rows, "q4f16_1", tmp_path / out, options, reuse=reuse)
-
-    return run
-
-
-def contents(out: Path) -> dict[str, bytes]:
-    """All files but the logs, which hold times."""
-    files = (p for p in out.rglob("*") if p.is_file() and p.name != "build-log.json")
-    return {p.relative_to(out).as_posix(): p.read_bytes() for p in files}
 
 
 def written(out: Path) -> dict[str, int]:
@@ -307,9 +231,59 @@ def test_an_input_that_changes_under_the_build_is_not_cached(made, nano, stub, m
     monkeypatch.setattr(converting, "write_proof", meddle)
     built = made()
     (note,) = built.notes
-    assert note.endswith("changed during the build: the converted weights was not cached")
+    assert "changed during the build, which did not cache the converted weights" in note
     monkeypatch.setattr(converting, "write_proof", write_proof)
     assert made().weights == "built"
+
+
+def test_an_input_that_changes_before_its_step_is_not_cached_under_what_it_became(
+    made, nano, stub, monkeypatch
+):
+    """The library's limits were decided from the config that was there at the start."""
+    write_proof = converting.write_proof
+
+    def meddle(*args):
+        write_proof(*args)
+        with (nano.path / "config.json").open("a") as file:
+            file.write("\n")
+
+    monkeypatch.setattr(converting, "write_proof", meddle)
+    assert len(made().notes) == 2
+    monkeypatch.setattr(converting, "write_proof", write_proof)
+    assert made().weights == "built"
+    assert "library" in stub
+
+
+def test_weights_that_another_build_replaces_are_not_packed_as_ours(made, tmp_path, monkeypatch):
+    pack_weights = module.pack_weights
+
+    def replaced_and_packed(*args):
+        directory = tmp_path / "out" / HOME / "weights"
+        there = read_manifest(directory, WeightsManifest)
+        write_manifest(directory, module.replace(there, digest="of another model"))
+        pack_weights(*args)
+
+    monkeypatch.setattr(module, "pack_weights", replaced_and_packed)
+    with pytest.raises(ConfigError, match="was replaced by another build"):
+        made()
+    assert "packed" not in entries(tmp_path / "cache")
+    assert not (tmp_path / "out" / HOME / "cpu").exists()
+
+
+def test_an_entry_that_is_collected_while_it_is_looked_at_is_made_again(made, monkeypatch):
+    made()
+    read = Store.read
+
+    def read_and_lose(store, entry, path):
+        data = read(store, entry, path)
+        if entry.key.level == "library":
+            store.remove(store.files(entry).parent)
+        return data
+
+    monkeypatch.setattr(Store, "read", read_and_lose)
+    built = made()
+    assert built.artifacts[0].steps["library"] == "built"
+    assert built.notes == ()
 
 
 def test_kernels_are_made_once_and_counted(tmp_path, stub):
@@ -328,67 +302,6 @@ def test_kernels_are_made_once_and_counted(tmp_path, stub):
     path.write_bytes(b"damaged")
     assert taken("abc") == {"cached": 2, "built": 1}
     assert taken("abc") == {"cached": 3, "built": 0}
-
-
-# ---- deaths ------------------------------------------------------------------------------
-
-# Where a build is killed: (module, function), and before which of its calls.
-DEATHS = {
-    "converting": ("mlc_compile.driver.convert", "write_proof", 1),
-    "the first file goes into the cache": ("mlc_compile.cache.store", "copy_in", 1),
-    "a later file of the weights": ("mlc_compile.cache.store", "copy_in", 4),
-    "an entry is complete and not in place": ("mlc_compile.cache.store", "sync", 14),
-    "an entry is in place and not safe": ("mlc_compile.cache.store", "sync", 15),
-    "compiling": ("mlc_compile.driver.build", "compile_into", 1),
-    "packing": ("mlc_compile.driver.build", "pack_weights", 1),
-    "the packed weights go into the cache": ("mlc_compile.cache.store", "write_entry", 3),
-    "proving": ("mlc_compile.driver.prove", "ask", 1),
-    "the log": ("mlc_compile.driver.build", "write_log", 1),
-    "the output is swapped in": ("mlc_compile.artifact", "_replace", 2),
-    "the stamps are saved": ("mlc_compile.driver.reuse", "Stamps.save", 1),
-}
-
-DIE = """
-import importlib, os, signal, sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-import test_reuse as here
-compiled, code, model, cache, out, name, function, count = sys.argv[2:]
-here.install(Path(compiled), Path(code), setattr, [])
-owner, left = importlib.import_module(name), int(count)
-*inside, function = function.split(".")
-for part in inside:
-    owner = getattr(owner, part)
-real = getattr(owner, function)
-
-def die(*args, **options):
-    global left
-    left -= 1
-    if left == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return real(*args, **options)
-
-setattr(owner, function, die)
-reuse = here.Reuse(here.Store(Path(cache)))
-here.build(Path(model), (here.find_target("cpu"),), "q4f16_1", Path(out), reuse=reuse)
-"""
-
-
-@pytest.mark.parametrize("place", DEATHS)
-def test_a_build_that_is_killed_leaves_nothing_that_the_next_would_trust(
-    made, stub, nano, compiled, tmp_path, place
-):
-    made("expected", cache="another")
-    paths = (compiled, tmp_path / "code", nano.path, tmp_path / "cache", tmp_path / "out")
-    command = [sys.executable, "-c", DIE, Path(__file__).parent, *paths, *DEATHS[place]]
-    done = subprocess.run([str(word) for word in command], capture_output=True, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
-    built = made()
-    assert built.notes == ()
-    assert contents(tmp_path / "out") == contents(tmp_path / "expected")
-    assert {p.name for p in (tmp_path / "out" / HOME).iterdir()} == {"weights", "cpu"}
-    assert list((tmp_path / "cache" / "builds" / "1" / "scratch").iterdir()) == []
-    assert made().artifacts[0].unchanged
 
 
 # ---- a cache that cannot be used ----------------------------------------------------------

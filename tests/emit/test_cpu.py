@@ -13,9 +13,9 @@ import pytest
 import tvm
 from tvm import IRModule, relax
 
-from mlc_compile.emit import link
 from mlc_compile.emit.cpu import build, emit, tvm_target
-from mlc_compile.emit.link import find_linker
+from mlc_compile.emit.link import linker as linking
+from mlc_compile.emit.link.linker import find_linker
 from mlc_compile.errors import TargetError
 from mlc_compile.schedule.kernels import norm
 from mlc_compile.target import find_target, target_names
@@ -39,7 +39,7 @@ def library(name, out):
 def test_a_library_for_this_machine_loads_and_computes(tmp_path, monkeypatch, linker):
     if linker == "zig":
         pytest.importorskip("ziglang", reason="needs zig: pip install 'mlc_compile[cross]'")
-        monkeypatch.setattr(link.shutil, "which", lambda _name: None)
+        monkeypatch.setattr(linking.shutil, "which", lambda _name: None)
         assert find_linker(find_target("cpu")).name == "zig"
     library("cpu", tmp_path / "lib.so")
     x = np.full((1, 3, 64), 4, np.float32)

@@ -22,7 +22,7 @@ from mlc_compile.emit.device_blob import (
     write_blob,
     write_cuda,
 )
-from mlc_compile.emit.link import as_tvm_callback, find_linker
+from mlc_compile.emit.link.linker import as_tvm_callback, find_linker
 from mlc_compile.schedule.kernels import norm
 from mlc_compile.target import find_target
 

@@ -13,9 +13,9 @@ import pytest
 import tvm
 
 from mlc_compile.emit import cpu, metal
-from mlc_compile.emit.binary import members, read
-from mlc_compile.emit.check_library import check_library
-from mlc_compile.emit.link import as_tvm_callback, find_linker
+from mlc_compile.emit.link.binary import members, read
+from mlc_compile.emit.link.check_library import check_library
+from mlc_compile.emit.link.linker import as_tvm_callback, find_linker
 from mlc_compile.errors import TargetError
 from mlc_compile.schedule.kernels import norm
 from mlc_compile.target import find_target

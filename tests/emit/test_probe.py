@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from mlc_compile.emit import link, probe
+from mlc_compile.emit import probe
+from mlc_compile.emit.link import linker
 from mlc_compile.emit.probe import Missing, ability, tools
 from mlc_compile.target import find_target, missing_features, target_names
 
@@ -26,7 +27,7 @@ def machine(monkeypatch):
             return name if name in compilers else None
 
         monkeypatch.setattr(shutil, "which", which)
-        for module in (link, probe):
+        for module in (linker, probe):
             monkeypatch.setattr(module, "installed", packages.get)
         monkeypatch.setattr(importlib.util, "find_spec", packages.get)
 

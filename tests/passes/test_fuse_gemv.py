@@ -1,4 +1,4 @@
-"""Norm before and SwiGLU after a single-row matmul become part of it."""
+"""SwiGLU after a matmul, and the norm before a single-row one, become part of it."""
 
 import pytest
 from tvm import relax
@@ -30,8 +30,8 @@ def norm(emit, x, gamma, axes=-1):
     return emit(relax.op.nn.rms_norm(x, gamma, axes=axes, epsilon=EPS))
 
 
-def matmul(emit, x, parts):
-    return emit(ops.quantized_matmul(x, parts, MATRIX))
+def matmul(emit, x, parts, *, swiglu=False):
+    return emit(ops.quantized_matmul(x, parts, MATRIX, swiglu=swiglu))
 
 
 def gemv(inputs, parts, source, *, swiglu):
@@ -102,29 +102,55 @@ def product_is_read_twice(emit, x, _g, p):
     return emit(relax.Tuple([emit(ops.swiglu(y)), y]))
 
 
+def a_residual_is_added(emit, x, _g, p):
+    base = emit(relax.op.zeros((*ops.shape_of(x)[:-1], N), "float32"))
+    made = ops.quantized_matmul(x, p, MATRIX)
+    return emit(ops.swiglu(emit(ops.with_residual(made, made.args, base))))
+
+
+@pytest.mark.parametrize("m", [1, 4, "n"])
 @pytest.mark.parametrize(
-    ("body", "reasons"),
+    ("body", "reason"),
     [
-        (two_matmuls, ["it has other readers"]),
-        (product_is_read_twice, ["what it reads has other readers"]),
+        (product_is_read_twice, "what it reads has other readers"),
+        (a_residual_is_added, "a residual is added before it"),
     ],
 )
-def test_what_others_read_stays_and_an_event_says_so(module, refused, body, reasons):
-    assert refused(FuseGemv(), module(body)) == reasons
+def test_a_product_that_is_needed_otherwise_has_no_swiglu(module, refused, body, reason, m):
+    assert refused(FuseGemv(), module(body, x=(1, m, K))) == [reason]
 
 
-def test_many_rows_stay(module, refused):
-    def body(emit, x, g, p):
-        return emit(ops.swiglu(matmul(emit, norm(emit, x, g), p)))
-
-    assert refused(FuseGemv(), module(body, x=(1, "n", K))) == ["it may have more than one row"]
+def test_a_norm_that_others_read_stays(module, refused):
+    assert refused(FuseGemv(), module(two_matmuls)) == ["it has other readers"]
 
 
-def test_a_second_run_changes_nothing_and_events_survive(module, stays):
-    def body(emit, x, g, p):
-        return emit(ops.swiglu(matmul(emit, norm(emit, x, g), p)))
+def of_a_norm(emit, x, g, p):
+    return emit(ops.swiglu(matmul(emit, norm(emit, x, g), p)))
 
+
+@pytest.mark.parametrize("m", [4, "n"])
+def test_many_rows_take_swiglu_and_leave_the_norm(module, same, told, m):
+    shapes = {"x": (1, m, K)}
+    got = FuseGemv()(module(of_a_norm, **shapes))
+
+    def after(emit, x, g, p):
+        return matmul(emit, norm(emit, x, g), p, swiglu=True)
+
+    same(got, module(after, **shapes))
+    assert told(got, "FuseGemv") == [("mlc.swiglu", "done", "")]
+
+
+def test_many_rows_that_have_a_swiglu_take_no_other(module, refused):
+    def body(emit, x, _g, p):
+        return emit(ops.swiglu(matmul(emit, x, p, swiglu=True)))
+
+    reasons = refused(FuseGemv(), module(body, x=(1, "n", K)))
+    assert reasons == ["another SwiGLU comes before it"]
+
+
+@pytest.mark.parametrize("m", [1, "n"])
+def test_a_second_run_changes_nothing_and_events_survive(module, stays, m):
     earlier = events.Event("Earlier", "w", "kept")
-    once = FuseGemv()(events.record(module(body), [earlier]))
+    once = FuseGemv()(events.record(module(of_a_norm, x=(1, m, K)), [earlier]))
     assert events.read(once)[0] == earlier
     stays(FuseGemv(), once)

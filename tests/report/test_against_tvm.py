@@ -1,10 +1,16 @@
 """Intermediates of a decoded token, beside what TVM's own fusion would leave of the model.
 
 The rival is the model as it is written, with dequantization inside the matmuls (as if weights
-lay in memory as floats: they are no intermediates either way), attention as TVM's paged cache
-runs it, and everything else TVM's: LegalizeOps, FuseOps, FuseTIR. That cache takes normalized
-q and k (`mlc.attention` normalizes them itself), and calls kernels of fixed signature: one
-splits q, k and v and rotates them, one appends to the cache, one attends.
+lay in memory as floats: they are no intermediates either way), and everything but attention
+TVM's: LegalizeOps, FuseOps, FuseTIR. Attention is counted in two ways. As TVM's paged cache runs
+it, it takes normalized q and k (`mlc.attention` normalizes them itself), and calls kernels of
+fixed signature: one splits q, k and v and rotates them, one appends to the cache, one attends.
+The strict count grants TVM `mlc.attention` as one operator that writes its result alone. It
+reads q, k and v in one tensor, and the model as it is written computes them apart: they are
+joined first.
+
+In a layer of the 0.6B shape we write 59 % less than the one and 45 % less than the other. A
+rival whose checkpoint had q, k and v joined would not join them: than that, 31 % less.
 """
 
 import tomllib
@@ -16,7 +22,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from mlc_compile import ops
 from mlc_compile.artifact import Limits
 from mlc_compile.driver.clock import Clock
-from mlc_compile.driver.compile import Options, choose_activations, choose_kv
+from mlc_compile.driver.job import Options, choose_activations, choose_kv
 from mlc_compile.driver.optimize import optimize
 from mlc_compile.emit.cpu import tvm_target
 from mlc_compile.model import load_config
@@ -43,17 +49,26 @@ TVM_FUSION = (
 
 @mutator
 class PlainKernels(PyExprMutator):
-    """The operators of ours as TVM would have them."""
+    """The operators of ours as TVM would have them, attention as one kernel or as several."""
+
+    def __init__(self, mod, *, opaque):
+        super().__init__(mod)
+        self.attend = self._opaque if opaque else self._paged
 
     def visit_call_(self, call):
         call = self.visit_expr_post_order(call)
         if ops.is_call(call, "mlc.linear"):
             return self.builder_.call_te(topi.nn.matmul, *call.args, transpose_b=True)
         if ops.is_call(call, "mlc.attention"):
-            return relax.Tuple([self._attend(call), call.args[-1]])
+            return relax.Tuple([self.attend(call), call.args[-1]])
         return call
 
-    def _attend(self, call):
+    def _opaque(self, call):
+        """qkv, as it comes, is attended to."""
+        inputs = relax.Tuple([call.args[0]])
+        return self.builder_.emit(relax.call_dps_packed("attention", inputs, call.ty.fields[0]))
+
+    def _paged(self, call):
         """q and k normalized, put beside v, split and rotated, then attended to."""
         qkv, gamma_q, gamma_k, _ = call.args
         a, emit = ops.Attention.of(call), self.builder_.emit
@@ -81,10 +96,10 @@ def model():
     return config, *export(config, tied=True)
 
 
-def tvm_writes(mod):
-    """Bytes of intermediates that `decode` writes when TVM alone fuses it."""
+def tvm_writes(mod, *, opaque):
+    """Bytes of intermediates that `decode` writes when TVM alone fuses it, and its calls."""
     (decode,) = (gv for gv, _ in relax_functions(mod) if gv.name_hint == "decode")
-    plain = PlainKernels(mod)
+    plain = PlainKernels(mod, opaque=opaque)
     plain.builder_.update_func(decode, mutate(plain, mod[decode]))
     fused = plain.builder_.get()
     for step in TVM_FUSION:
@@ -94,7 +109,9 @@ def tvm_writes(mod):
     return written(calls), calls
 
 
-def we_write(model):
+@pytest.fixture(scope="module")
+def ours(model):
+    """What `decode` moves as we compile it."""
     config, mod, names = model
     row, limits = find_target("cpu-x86-64-v4"), Limits(context=4096, prefill_chunk=512)
     kv = choose_kv(config, row, "q4f16_1", Options())
@@ -106,21 +123,35 @@ def we_write(model):
     return next(t for t in recorder.compilation().traffic if t.function == "decode")
 
 
-def test_a_token_writes_at_least_40_percent_less_than_tvm_s_fusion_leaves(model):
-    config, mod, _ = model
-    theirs, calls = tvm_writes(mod)
-    ours = we_write(model)
+def layer_of_ours(config):
+    """Floats that we write a layer."""
     q, kv = config.num_attention_heads, config.num_key_value_heads
-    by_hand = {  # floats that a layer writes; concat comes after the norms of q and k
-        "ours": (q + 2 * kv + q) * config.head_dim
-        + 2 * config.hidden_size
-        + 2 * config.intermediate_size,
-        "theirs": (3 * (q + 2 * kv) + q + kv + q) * config.head_dim
-        + 4 * config.hidden_size
-        + 2 * config.intermediate_size,
-    }
+    attention = (q + 2 * kv) + q  # qkv, and what it attends to
+    # o and down, residuals included; SwiGLU's result: norms and gate and up are never written.
+    return attention * config.head_dim + 2 * config.hidden_size + config.intermediate_size
+
+
+def layer_of_theirs(config, *, opaque):
+    """Floats that TVM's fusion writes a layer."""
+    q, kv = config.num_attention_heads, config.num_key_value_heads
+    qkv = q + 2 * kv
+    # q, k and v, joined, and attention; the cache's are normalized before, rotated after.
+    attention = qkv + qkv + q + (0 if opaque else q + kv + qkv)
+    return attention * config.head_dim + 4 * config.hidden_size + 2 * config.intermediate_size
+
+
+@pytest.mark.parametrize(
+    ("opaque", "less"), [pytest.param(False, 59, id="paged"), pytest.param(True, 45, id="strict")]
+)
+def test_a_token_writes_at_least_40_percent_less_than_tvm_s_fusion_leaves(
+    model, ours, opaque, less
+):
+    config, mod, _ = model
+    theirs, calls = tvm_writes(mod, opaque=opaque)
+    our_layer, their_layer = layer_of_ours(config), layer_of_theirs(config, opaque=opaque)
     angles, last_norm = config.head_dim, config.hidden_size
-    assert ours.written_bytes == 4 * (LAYERS * by_hand["ours"] + angles)
-    assert theirs == 4 * (LAYERS * by_hand["theirs"] + last_norm)
+    assert ours.written_bytes == 4 * (LAYERS * our_layer + angles)
+    assert theirs == 4 * (LAYERS * their_layer + last_norm)
     assert ours.written_bytes <= 0.6 * theirs
+    assert round(100 * (1 - our_layer / their_layer)) == less
     assert ours.launches < len(calls)

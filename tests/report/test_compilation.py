@@ -12,7 +12,7 @@ from mlc_compile.progress import SILENT
 from mlc_compile.report.compilation import Recorder
 
 FLOAT = 4
-HIDDEN, QKV, HEADS, GATE_UP, LAYERS = 64, 256, 128, 384, 2  # of nano-qwen3
+HIDDEN, QKV, HEADS, SWIGLU, LAYERS = 64, 256, 128, 192, 2  # of nano-qwen3
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +36,8 @@ def by_function(items):
 def test_a_decoded_token_writes_what_the_fused_kernels_give(recorded):
     _, compilation = recorded("q4f16_1")
     decode = by_function(compilation.traffic)["decode"]
-    # In each layer qkv, attention's result, o, gate and up, down; rope's angles once.
-    layer = QKV + HEADS + HIDDEN + GATE_UP + HIDDEN
+    # In each layer qkv, attention's result, o, silu(gate) up, down; rope's angles once.
+    layer = QKV + HEADS + HIDDEN + SWIGLU + HIDDEN
     assert decode.written_bytes == FLOAT * (LAYERS * layer + 32)
     assert decode.launches == LAYERS * 5 + 2  # and the head
 

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from mlc_compile.artifact import REPORT, Manifest, read_manifest
-from mlc_compile.emit.cuda_resources import Resources
+from mlc_compile.emit.cuda.resources import Resources
 from mlc_compile.quant.error import TensorError
-from mlc_compile.report.page import amount, render, size
+from mlc_compile.report.page import render
 from mlc_compile.report.schema import Curve, Event, ReadReport
 from mlc_compile.report.weights import errors_of
 from mlc_compile.runtime.defaults import read_fields
@@ -153,14 +153,3 @@ def test_what_a_gpu_s_kernels_take_is_told_where_a_compiler_says(parts):
     page = render(manifest, msgspec.structs.replace(report, resources=(taken,)))
     row = page[page.index("gemv_kernel") :].partition("</tr>")[0]
     assert all(text in row for text in ("sm_90", ">256<", ">40<", "4.0 KiB", "8 B", "75 %"))
-
-
-@pytest.mark.parametrize(
-    ("nbytes", "told"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 30, "3.0 GiB")]
-)
-def test_sizes_have_units(nbytes, told):
-    assert size(nbytes) == told
-
-
-def test_amounts_have_prefixes():
-    assert [amount(n) for n in (0, 12, 1500, 2.5e9)] == ["0", "12", "1.5 k", "2.5 G"]

@@ -34,10 +34,20 @@ Change = Callable[..., Path]
 @pytest.fixture(scope="session")
 def toy_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The shared library of the toy model, its cache untouched."""
-    path = tmp_path_factory.mktemp("library") / "lib.so"
+    return compiled_toy(tmp_path_factory.mktemp("library"))
+
+
+@pytest.fixture(scope="session")
+def choosing_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with functions that choose a token."""
+    return compiled_toy(tmp_path_factory.mktemp("library"), "choosing")
+
+
+def compiled_toy(directory: Path, *options: str) -> Path:
     # Apart, since this process may already run TVM without its compiler.
-    program = Path(__file__).with_name("toy_library.py")
-    subprocess.run([sys.executable, program, path, str(VOCAB), str(HIDDEN)], check=True)
+    program, path = Path(__file__).with_name("toy_library.py"), directory / "lib.so"
+    asked = [path, str(VOCAB), str(HIDDEN), *options]
+    subprocess.run([sys.executable, program, *asked], check=True)
     return path
 
 

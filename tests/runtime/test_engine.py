@@ -7,6 +7,7 @@ from mlc_compile.artifact import Limits
 from mlc_compile.errors import ConfigError, DamageError
 from mlc_compile.runtime import engine as module
 from mlc_compile.runtime.engine import Engine
+from mlc_compile.runtime.sampler import GREEDY, Sampler, Sampling
 
 VOCAB = 11
 LIMITS = Limits(context=16, prefill_chunk=4)
@@ -14,6 +15,8 @@ LIMITS = Limits(context=16, prefill_chunk=4)
 
 class Recorder:
     """Logits that depend on all tokens so far; `calls` lists (function, tokens, position)."""
+
+    chooses = False
 
     def __init__(self) -> None:
         self.cache = np.zeros(LIMITS.context, np.int64)
@@ -33,6 +36,20 @@ class Recorder:
         self.cache[position : position + len(ids)] = ids
         ends = range(position + 1, position + len(ids) + 1)
         return np.stack([logits_after(self.cache[:end]) for end in ends])
+
+
+class Choosing(Recorder):
+    """Gives a token in place of the logits after it; `unlike` is what it says instead, if any."""
+
+    chooses = True
+    unlike: int | None = None
+
+    def decode(self, token, position):
+        raise AssertionError("the logits stay where they are")
+
+    def next_token(self, token, position, sampler):
+        logits = self._append("next_token", np.array([token]), position)[-1]
+        return sampler.sample(logits) if self.unlike is None else self.unlike
 
 
 def logits_after(tokens) -> np.ndarray:
@@ -63,6 +80,37 @@ def test_decode_continues_where_prefill_ended(engine: Engine) -> None:
     engine.prefill([1, 2, 3])
     engine.decode(4)
     np.testing.assert_array_equal(engine.decode(5), logits_after([1, 2, 3, 4, 5]))
+
+
+@pytest.mark.parametrize("model", [Recorder, Choosing])
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(0.8, 5, 0.9, seed=3)])
+def test_the_next_token_is_the_samplers_whoever_chooses(model, sampling) -> None:
+    engine, sampler, expected = Engine(model(), LIMITS, VOCAB), Sampler(sampling), Sampler(sampling)
+    engine.prefill([1, 2, 3])
+    ids = [1, 2, 3, 4]
+    for _ in range(6):
+        token = engine.next_token(ids[-1], sampler)
+        assert token == expected.sample(logits_after(ids))
+        assert engine.length == len(ids)
+        ids.append(token)
+
+
+@pytest.mark.parametrize("said", [-1, VOCAB])
+def test_a_token_that_is_none_is_damage(said: int) -> None:
+    model = Choosing()
+    model.unlike = said
+    engine = Engine(model, LIMITS, VOCAB)
+    engine.prefill([1])
+    with pytest.raises(DamageError, match="not finite"):
+        engine.next_token(2, Sampler(GREEDY))
+
+
+@pytest.mark.parametrize("model", [Recorder, Choosing])
+def test_choosing_past_the_context_is_refused(model) -> None:
+    engine = Engine(model(), LIMITS, VOCAB)
+    engine.prefill([0] * 16)
+    with pytest.raises(ConfigError, match="context holds 16"):
+        engine.next_token(1, Sampler(GREEDY))
 
 
 def test_score_gives_a_row_for_each_token(engine: Engine) -> None:

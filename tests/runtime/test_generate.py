@@ -10,6 +10,7 @@ from mlc_compile.artifact import Limits
 from mlc_compile.errors import ConfigError
 from mlc_compile.runtime.engine import Engine
 from mlc_compile.runtime.generate import Generation, Request, Timings, generate
+from mlc_compile.runtime.sampler import GREEDY, Sampling
 from mlc_compile.runtime.tokenizer import Tokenizer
 
 VOCAB = 4096
@@ -18,6 +19,8 @@ Generate = Callable[..., Generation]
 
 class Script:
     """A model that, after a prompt of n tokens, says `tokens[i]` at position n + i."""
+
+    chooses = False
 
     def __init__(self, tokens: list[int], prompt: int) -> None:
         self.tokens, self.prompt, self.seen = tokens, prompt, 0
@@ -39,6 +42,18 @@ class Script:
         return logits
 
 
+class DeviceScript(Script):
+    """The same, choosing its tokens itself: no logits but a prompt's are asked for."""
+
+    chooses = True
+
+    def decode(self, token, position):
+        raise AssertionError("the logits stay where they are")
+
+    def next_token(self, token, position, sampler):
+        return sampler.sample(super().decode(token, position))
+
+
 @pytest.fixture(scope="module")
 def tokenizer(tiny_checkpoint: Path) -> Tokenizer:
     return Tokenizer(tiny_checkpoint)
@@ -56,6 +71,25 @@ def test_a_stop_token_ends_the_text_and_is_not_part_of_it(tokenizer: Tokenizer) 
     assert (done.text, done.finish_reason) == ("well done", "stop")
     assert done.token_ids == tuple(words)
     assert done.prompt_token_ids == (1, 2, 3)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(1.0, top_k=1, seed=0)])
+def test_the_text_is_the_same_where_the_device_chooses(
+    tokenizer: Tokenizer, sampling: Sampling
+) -> None:
+    words = tokenizer.encode("chosen on a device")
+    request = Request([1, 2, 3], 50, sampling, frozenset({4093}))
+    done = [
+        generate(
+            Engine(script([*words, 4093], 3), Limits(context=64, prefill_chunk=8), VOCAB),
+            tokenizer,
+            request,
+            lambda _: None,
+        )
+        for script in (Script, DeviceScript)
+    ]
+    assert {(one.text, one.finish_reason) for one in done} == {("chosen on a device", "stop")}
+    assert done[0].token_ids == done[1].token_ids
 
 
 def test_max_tokens_ends_it_without_one_more_step(tokenizer: Tokenizer) -> None:

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from mlc_compile.errors import ConfigError
-from mlc_compile.runtime.sampler import Sampler, Sampling, candidates_of, largest
+from mlc_compile.runtime.sampler import (
+    Sampler,
+    Sampling,
+    candidates_of,
+    device_settings,
+    largest,
+)
 
 QWEN_VOCAB = 151_936
 
@@ -67,6 +73,46 @@ def test_equal_seeds_draw_equal_tokens() -> None:
 
     assert draw(5) == draw(5)
     assert draw(5) != draw(6)
+
+
+def test_the_device_draws_by_the_same_random_stream() -> None:
+    """`uniform` takes the number that `sample` would have taken, rounded to float32."""
+    logits = np.zeros(64, np.float32)
+    one, other = Sampler(Sampling(1.0, seed=2)), Sampler(Sampling(1.0, seed=2))
+    for _ in range(50):
+        assert one.sample(logits) == int(other.uniform()[0] * 64)
+
+
+def test_a_number_just_below_one_stays_below_it_in_float32(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Last:
+        def random(self) -> float:
+            return 1 - 2**-53
+
+    sampler = Sampler(Sampling(1.0))
+    monkeypatch.setattr(sampler, "_random", Last())
+    (drawn,) = sampler.uniform()
+    assert drawn.dtype == np.float32
+    assert drawn == np.nextafter(np.float32(1), np.float32(0))
+
+
+def test_settings_for_a_device_keep_their_meaning_in_fewer_bits() -> None:
+    def told(sampling: Sampling) -> list[float]:
+        settings = device_settings(sampling, vocab_size=100)
+        assert [(s.dtype.name, s.shape) for s in settings] == [
+            ("float32", (1,)),
+            ("int32", (1,)),
+            ("float32", (1,)),
+        ]
+        return [s[0].item() for s in settings]
+
+    assert told(Sampling(0.5, 20, 0.75)) == [0.5, 20, 0.75]
+    assert told(Sampling(1.0)) == [1, 0, 1]
+    hot, most, least = told(Sampling(1e300, 10**12, 1e-300))
+    assert np.isfinite(hot)
+    assert most == 100  # every token
+    assert least > 0  # the likeliest alone
 
 
 def test_largest_breaks_ties_by_id() -> None:

@@ -10,6 +10,7 @@ import pytest
 from mlc_compile.errors import ConfigError, DamageError
 from mlc_compile.runtime.engine import Engine, open_engine
 from mlc_compile.runtime.load import check_artifact
+from mlc_compile.runtime.sampler import GREEDY, Sampler, Sampling
 from mlc_compile.runtime.vm import CompiledModel, map_weights, start_tvm
 
 IDS = [3, 39, 0, 7, 7, 12, 25]  # a chunk of five and one of two
@@ -28,6 +29,40 @@ def test_prefill_decode_and_score_give_the_models_logits(toy_artifact: Path) -> 
     engine.rewind()
     np.testing.assert_allclose(engine.prefill(IDS[:6]), expected[5], atol=1e-5)
     np.testing.assert_allclose(engine.decode(IDS[6]), expected[6], atol=1e-5)
+
+
+def test_a_library_for_the_host_chooses_nothing(toy_artifact: Path) -> None:
+    start_tvm()
+    assert not CompiledModel(check_artifact(toy_artifact)).chooses
+
+
+@pytest.fixture
+def choosing(toy_artifact: Path, choosing_library: Path) -> CompiledModel:
+    """The toy with functions that choose a token."""
+    start_tvm()
+    loadable = check_artifact(toy_artifact)  # before it gets a library of another size
+    (toy_artifact / "lib.so").write_bytes(choosing_library.read_bytes())
+    return CompiledModel(loadable)
+
+
+def test_greedily_the_library_chooses_the_largest(
+    choosing: CompiledModel, toy_artifact: Path
+) -> None:
+    assert choosing.chooses
+    best = expected_logits(toy_artifact).argmax(axis=1)
+    got = [choosing.next_token(token, i, Sampler(GREEDY)) for i, token in enumerate(IDS)]
+    assert got == best.tolist()
+
+
+def test_the_library_samples_by_the_samplers_settings_and_random_stream(
+    choosing: CompiledModel,
+) -> None:
+    for sampling in (Sampling(0.5, 3, 0.75, seed=4), Sampling(2.0, 0, 0.25, seed=5)):
+        sampler, random = Sampler(sampling), np.random.default_rng(sampling.seed)
+        got = [choosing.next_token(1, i, sampler) for i in range(3)]
+        fixed = sampling.temperature + 10 * sampling.top_k + 100 * sampling.top_p
+        expected = [1000 * (fixed + random.random()) for _ in range(3)]
+        np.testing.assert_allclose(got, expected, atol=1.1)  # the toy cuts to whole numbers
 
 
 def test_logits_outlive_the_next_call(toy_artifact: Path) -> None:

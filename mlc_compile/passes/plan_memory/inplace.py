@@ -28,7 +28,7 @@ def overwrites(func: tirx.PrimFunc, source: int, result: int) -> bool:
     x, y = func.params[source], func.params[result]
     if not (_is_buffer(x) and _is_buffer(y)) or x.ty.dtype != y.ty.dtype:
         return False
-    if not structural_equal(x.ty.shape, y.ty.shape):
+    if not structural_equal(x.ty.shape, y.ty.shape) or x.ty.strides or y.ty.strides:
         return False
     body = _Body(func)
     if len(body.stores) != 1 or len(body.realizes) != 2 or body.opaque(x, y):
@@ -53,6 +53,7 @@ class _Body:
         self.loads: list[ir.TensorLoad] = []
         self.realizes: list[s_tir.SBlockRealize] = []
         self.loops: list[tirx.For] = []
+        self.whiles: list[tirx.While] = []
         self.calls: list[ir.Call] = []
         structural_walk(
             func.body,
@@ -61,12 +62,18 @@ class _Body:
                 (ir.TensorLoad, self.loads.append),
                 (s_tir.SBlockRealize, self.realizes.append),
                 (tirx.For, self.loops.append),
+                (tirx.While, self.whiles.append),
                 (ir.Call, self.calls.append),
             ],
         )
 
     def opaque(self, *buffers: tirx.Var) -> bool:
-        """Whether a buffer is used other than by indexing, or blocks hold more than a store."""
+        """Whether a buffer is used other than by indexing, or blocks hold more than a store.
+
+        A while loop is more: it may store to one element again and again.
+        """
+        if self.whiles:
+            return True
         blocks = [realize.block for realize in self.realizes]
         return any(
             (isinstance(call.op, Op) and call.op.name == "tirx.address_of")
@@ -75,9 +82,7 @@ class _Body:
         ) or any(b.alloc_buffers or b.match_buffers or b.init is not None for b in blocks)
 
 
-def _visits_once(
-    leaf: "s_tir.SBlockRealize", store: "tirx.BufferStore", loops: "list[tirx.For]"
-) -> bool:
+def _visits_once(leaf: s_tir.SBlockRealize, store: tirx.BufferStore, loops: list[tirx.For]) -> bool:
     """Whether no element is written by two iterations."""
     axes = leaf.block.iter_vars
     spatial = all(int(axis.iter_type) == tirx.IterVar.DataPar for axis in axes)
@@ -89,7 +94,7 @@ def _visits_once(
     return len(found.errors) == 0
 
 
-def _same(one: "list[tirx.Expr]", other: "list[tirx.Expr]") -> bool:
+def _same(one: list[tirx.Expr], other: list[tirx.Expr]) -> bool:
     return len(one) == len(other) and all(a.same_as(b) for a, b in zip(one, other, strict=True))
 
 

@@ -10,7 +10,7 @@ its result) keeps nothing, but it takes tensors only at the start of their stora
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -96,8 +96,13 @@ def bounds_of(func: relax.Function) -> Analyzer:
 
 def upper_bytes(call: relax.Call, bounds: Analyzer) -> int | None:
     """Bytes of an allocation where its symbolic sizes are largest; None if they have no bound."""
-    total = DataType(str(call.ty.dtype)).itemsize
-    for size in call.args[0].values:
+    return most_bytes(call.args[0].values, str(call.ty.dtype), bounds)
+
+
+def most_bytes(shape: Iterable[tirx.Expr], dtype: str, bounds: Analyzer) -> int | None:
+    """Bytes of a tensor where its sizes are largest; None if they have no bound."""
+    total = DataType(dtype).itemsize
+    for size in shape:
         most = int(bounds.const_int_bound(size).max_value)
         if most > INFINITE:
             return None

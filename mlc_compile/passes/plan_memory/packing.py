@@ -83,7 +83,9 @@ def place(lifetimes: Sequence[Lifetime], effort: int = EFFORT) -> list[int]:
     search = _Search(lifetimes, effort)
     placed = search.improved(search.best_of_orders())
     stacked = _stacked(lifetimes, slots(lifetimes))
-    return min(placed, stacked, key=lambda offsets: extent(lifetimes, offsets))
+    best = min(placed, stacked, key=lambda offsets: extent(lifetimes, offsets))
+    assert overlap(lifetimes, best) is None
+    return best
 
 
 def _stacked(lifetimes: Sequence[Lifetime], chosen: Sequence[int]) -> list[int]:

@@ -33,50 +33,53 @@ def gemv(
     residual: bool = False,
     swiglu: bool = False,
 ) -> tirx.PrimFunc:
-    """x[1, 1, k] of `feed`, parts of w[n, k], residual[1, 1, n] if any -> y[1, 1, n].
+    """x[1, 1, k] of `feed`, parts of w[n, k], residual like y if any -> y[1, 1, n].
 
     With `swiglu` the rows of w are gate's and then up's, both in whole blocks, and
-    y[1, 1, n/2] is silu(gate) * up: a block of each is summed side by side.
+    y[1, 1, n/2] is silu(gate) * up (+ residual): a block of each is summed side by side.
     """
-    assert not swiglu or (splits_into_blocks(n) and not residual)
-    groups, joined = codec.k // GROUP, 2 if swiglu else 1
+    assert not swiglu or n % (2 * ROWS) == 0, "SwiGLU takes two halves of whole blocks"
+    joined = 2 if swiglu else 1
     outputs, tasks = n // joined, codec.blocks // joined
     with v.kernel() as builder:
         inputs = feed.declare(1)
         parts = codec.arguments()
-        base = v.argument("residual", (1, 1, n)) if residual else None
+        base = v.argument("residual", (1, 1, outputs)) if residual else None
         y = v.argument("y", (1, 1, outputs))
         with v.every_thread(tasks):
             x = Quantized(
                 codes=v.workspace((1, codec.k // 4), "int32"),
-                scales=v.workspace((1, groups)),
-                offsets=v.workspace((1, groups), "int32"),
+                scales=v.workspace((1, codec.k // GROUP)),
+                offsets=v.workspace((1, codec.k // GROUP), "int32"),
             )
             quantize_row(feed, inputs, 0, x, (0,))
-            with T.parallel(0, tasks) as block:
-                acc = v.local(joined)
-                v.clear(acc, joined)
-
-                def add(g: Index, acc: Buffer = acc, block: Index = block) -> None:
-                    for part in range(joined):
-                        sums = _dot_group(codec, parts, x, block + part * tasks, g, dot)
-                        v.accumulate(acc, part, sums)
-
-                if groups > 1:
-                    with T.serial(0, groups // 2) as pair:  # as they lie in memory
-                        add(2 * pair)
-                        add(2 * pair + 1)
-                if groups % 2:
-                    add(groups - 1)
+            with T.parallel(0, tasks) as task:
+                blocks = [task + part * tasks for part in range(joined)]
+                acc = _sums(codec, parts, x, blocks, dot)
                 if swiglu:
                     v.store(v.silu(v.load(acc, 0, 0)) * v.load(acc, 1, 0), acc, 0, 0)
-                v.put_rows(acc, 0, y, (0, 0), block * ROWS, outputs, base)
+                v.put_rows(acc, 0, y, (0, 0), task * ROWS, outputs, base)
     return builder.get()
 
 
-def splits_into_blocks(n: int) -> bool:
-    """Whether both halves of n rows are whole blocks, as gemv's SwiGLU needs them."""
-    return n % (2 * ROWS) == 0
+def _sums(
+    codec: Int4, parts: list[Buffer], x: Quantized, blocks: list[Expr], dot: DotProduct
+) -> Buffer:
+    """x times each of `blocks`, side by side so that x is read once: a register for each."""
+    acc, groups = v.local(len(blocks)), codec.k // GROUP
+    v.clear(acc, len(blocks))
+
+    def add(g: Index) -> None:
+        for register, block in enumerate(blocks):
+            v.accumulate(acc, register, _dot_group(codec, parts, x, block, g, dot))
+
+    if groups > 1:
+        with T.serial(0, groups // 2) as pair:  # as they lie in memory
+            add(2 * pair)
+            add(2 * pair + 1)
+    if groups % 2:
+        add(groups - 1)
+    return acc
 
 
 def _dot_group(

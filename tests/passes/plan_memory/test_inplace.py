@@ -107,6 +107,26 @@ def by_hand(x: T.Buffer((T.int64(8),), "float32"), y: T.Buffer((T.int64(8),), "f
         y[i] = x[i]
 
 
+@T.prim_func(private=True, s_tir=True)
+def until_large(x: T.Buffer((T.int64(8),), "float32"), y: T.Buffer((T.int64(8),), "float32")):
+    for i in range(T.int64(8)):
+        with T.sblock("y"):
+            v = T.axis.spatial(T.int64(8), i)
+            while x[v] < T.float32(3):
+                y[v] = x[v] + T.float32(1)
+
+
+@T.prim_func(private=True, s_tir=True)
+def every_other(
+    x: T.Buffer((T.int64(8),), "float32", strides=(T.int64(2),)),
+    y: T.Buffer((T.int64(8),), "float32"),
+):
+    for i in range(T.int64(8)):
+        with T.sblock("y"):
+            v = T.axis.spatial(T.int64(8), i)
+            y[v] = x[v] + T.float32(1)
+
+
 @pytest.mark.parametrize("source", [0, 1])
 def test_an_elementwise_result_may_lie_over_either_argument(source):
     assert overwrites(added, source, 2)
@@ -126,6 +146,8 @@ UNPROVEN = {
     "another shape": flattened,
     "two blocks": in_two_blocks,
     "no blocks": by_hand,
+    "a store in a while loop": until_large,
+    "strides": every_other,
 }
 
 

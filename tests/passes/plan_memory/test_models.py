@@ -7,7 +7,7 @@ from tvm import relax, tirx
 
 from mlc_compile import ops
 from mlc_compile.artifact import Limits
-from mlc_compile.driver.compile import Options, choose_activations, choose_kv
+from mlc_compile.driver.job import Options, choose_activations, choose_kv
 from mlc_compile.emit.cpu import tvm_target
 from mlc_compile.model import load_config
 from mlc_compile.model.qwen3 import export

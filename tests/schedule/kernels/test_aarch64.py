@@ -24,7 +24,7 @@ from mlc_compile.schedule.kernels import attention, int8, quantize
 from mlc_compile.schedule.kernels.dot import dot_for
 from mlc_compile.target import find_target
 
-ROW = find_target("cpu-aarch64-dotprod")
+ROW, HERE = find_target("cpu-aarch64-dotprod"), find_target("cpu")
 QEMU = "qemu-aarch64-static"
 CODES = {"i": 0, "u": 1, "f": 2}  # numpy's kinds in DLPack
 EPS = np.finfo(np.float32).eps
@@ -39,6 +39,14 @@ def matrix(int4_matrix):
 
 
 @pytest.fixture(scope="module")
+def gate_up(int4_matrix):
+    """w[64, 96]: two row blocks of gate, two of up."""
+    random = np.random.default_rng(4)
+    codes = random.integers(0, 16, (64, 96))
+    return int4_matrix(codes, random.uniform(-0.1, 0.1, (64, 3)).astype(np.float16))
+
+
+@pytest.fixture(scope="module")
 def codec(matrix):
     return matrix.codec
 
@@ -49,8 +57,8 @@ def compiled(func):
         return tvm.compile(module, target=tvm_target(ROW)).mod
 
 
-def gemv(codec, *, residual=False):
-    return int8.gemv(codec, 40, quantize.plain(96), dot_for(ROW), residual=residual)
+def gemv(codec, n=40, **fused):
+    return int8.gemv(codec, n, quantize.plain(96), dot_for(ROW), **fused)
 
 
 def gemm(codec, *, residual=False):
@@ -63,6 +71,11 @@ def test_a_group_of_a_row_block_is_32_dot_products(codec):
     The code is there three times: for both groups of a pair, and for an odd last one.
     """
     assert compiled(gemv(codec)).inspect_source("asm").count("\tsdot\t") == 3 * 32
+
+
+def test_swiglu_costs_a_second_block_s_dot_products_and_no_more(gate_up):
+    func = gemv(gate_up.codec, 64, swiglu=True)
+    assert compiled(func).inspect_source("asm").count("\tsdot\t") == 2 * 3 * 32
 
 
 def test_a_tile_multiplies_by_nothing_else(codec):
@@ -157,6 +170,16 @@ def test_gemv_is_exact_on_arm(emulate, matrix, codec, residual):
 
 
 @pytest.mark.slow
+def test_swiglu_of_gemv_agrees_with_this_machine(emulate, compile_kernel, gate_up):
+    """The integer sums are equal; Arm fuses multiply-adds of floats, in silu too."""
+    arguments = activations(1), *gate_up.packed, np.full((1, 1, 32), np.nan, np.float32)
+    *_, there = emulate(gemv(gate_up.codec, 64, swiglu=True))(*arguments)
+    func = int8.gemv(gate_up.codec, 64, quantize.plain(96), dot_for(HERE), swiglu=True)
+    *_, here = compile_kernel(func, HERE.name)(*arguments)
+    np.testing.assert_allclose(there, here, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
 def test_gemm_is_exact_on_arm(emulate, matrix, codec):
     prepare, multiply = emulate(quantize.quantize(quantize.plain(96))), emulate(gemm(codec))
     for m in (1, 3, 5, 16, 33):
@@ -191,5 +214,5 @@ def test_a_step_of_attention_agrees_with_this_machine(emulate, compile_kernel):
     o = np.full((1, 1, 128), np.nan, np.float32)
     arguments = (*inputs, *pages, *where, 1, o)
     *_, there = emulate(attention.step(op, kv, ROW))(*arguments)
-    *_, here = compile_kernel(attention.step(op, kv, find_target("cpu")))(*arguments)
+    *_, here = compile_kernel(attention.step(op, kv, HERE))(*arguments)
     np.testing.assert_allclose(there, here, rtol=1e-4, atol=1e-5)  # sums in another order

@@ -3,6 +3,11 @@
 A group's sum is an integer below 2**24, exact in float32, so only the multiplications by the
 scales and the additions of g groups round: at most g + 3 roundings of what is summed, one
 more with a residual. The bound takes eps, twice the unit roundoff, for each.
+
+SwiGLU's u silu(g) moves by what u and g may be wrong by (silu rises by less than 1.1 a unit),
+and rounds itself: exp within 2 ulp where not clamped, then a sum, a quotient and a product, so
+8 eps of the result. Where exp is clamped (g < -87) there is |g u| e**-87 left, or, being
+subnormal, nothing.
 """
 
 from dataclasses import dataclass
@@ -58,19 +63,35 @@ def weights(int4_matrix):
     return make
 
 
-def check(y, acts, matrix, base=None):
+def products(acts, matrix):
+    """x w^T exactly [m, n], and the bound of each number's error."""
     m = len(acts.codes)
     n, g = matrix.scales.shape
     grouped = acts.codes.reshape(m, g, GROUP), (matrix.codes - 7).reshape(n, g, GROUP)
     terms = np.einsum("mgk,ngk->mng", *grouped) * (
         acts.scales.astype(float)[:, None] * matrix.scales[None]
     )
-    exact = terms.sum(axis=-1)
-    bound = (g + 3) * EPS * np.abs(terms).sum(axis=-1)
+    return terms.sum(axis=-1), (g + 3) * EPS * np.abs(terms).sum(axis=-1)
+
+
+def swiglu(exact, bound):
+    """The same of silu(gate) * up, the halves of `exact`."""
+    (gate, up), (off_gate, off_up) = (np.split(a, 2, axis=-1) for a in (exact, bound))
+    silu = gate * np.exp(-np.logaddexp(0, -gate))  # for any size of gate
+    off_silu = 1.1 * off_gate
+    off = np.abs(silu) * off_up + off_silu * (np.abs(up) + off_up)
+    clamped = 2e-38 * (np.abs(gate) + 1) * np.abs(up)
+    return silu * up, off + 8 * EPS * np.abs(silu * up) + clamped
+
+
+def check(y, acts, matrix, base=None, *, gated=False):
+    exact, bound = products(acts, matrix)
+    if gated:
+        exact, bound = swiglu(exact, bound)
     if base is not None:
         exact = exact + base
         bound = bound + EPS * (np.abs(exact) + np.abs(base))
-    assert y.shape == (1, m, n)
+    assert y.shape == (1, *exact.shape)
     assert (np.abs(y[0] - exact) <= bound).all()  # also false for NaN: what was left unwritten
 
 
@@ -94,11 +115,12 @@ class Gemm:
 class Gemv:
     """`gemv` of one matrix and one source; what the quantization gives is taken as it is."""
 
-    def __init__(self, compile_kernel, matrix, row, kind="plain", *, residual=False):
-        self.matrix, self.kind, self.residual = matrix, kind, residual
-        self.n, self.k = matrix.codes.shape
-        feed = quantize.FEEDS[kind](self.k, NORM_EPS)
-        func = int8.gemv(matrix.codec, self.n, feed, dot_for(row), residual=residual)
+    def __init__(self, compile_kernel, matrix, row, kind="plain", *, residual=False, gated=False):
+        self.matrix, self.kind, self.residual, self.gated = matrix, kind, residual, gated
+        n, self.k = matrix.codes.shape
+        self.outputs = n // 2 if gated else n
+        feed, dot = quantize.FEEDS[kind](self.k, NORM_EPS), dot_for(row)
+        func = int8.gemv(matrix.codec, n, feed, dot, residual=residual, swiglu=gated)
         self.run = compile_kernel(func, row.name)
         self.quantize = compile_kernel(quantize.quantize(feed), row.name)
 
@@ -114,14 +136,14 @@ class Gemv:
         return Acts(codes.view(np.int8)[0].astype(np.int64), scales[0])
 
     def __call__(self, inputs, base=()):
-        y = np.full((1, 1, self.n), np.nan, np.float32)
+        y = np.full((1, 1, self.outputs), np.nan, np.float32)
         *_, y = self.run(*inputs, *self.matrix.packed, *base, y)
         return y
 
     def check(self, inputs, random):
-        base = [random.standard_normal((1, 1, self.n)).astype(np.float32)] * self.residual
+        base = [random.standard_normal((1, 1, self.outputs)).astype(np.float32)] * self.residual
         y = self(inputs, base)
-        check(y, self.acts(inputs), self.matrix, *(b[0] for b in base))
+        check(y, self.acts(inputs), self.matrix, *(b[0] for b in base), gated=self.gated)
 
 
 # ---- gemv -------------------------------------------------------------------------------
@@ -174,6 +196,40 @@ def test_what_is_not_finite_reaches_every_row_of_gemv(compile_kernel, weights, b
     (x,) = gemv.inputs(np.random.default_rng(5))
     x[0, 0, 50] = bad
     assert not np.isfinite(gemv([x])).any()
+
+
+@pytest.mark.parametrize(("kind", "residual"), FEEDS)
+def test_swiglu_of_gemv_is_exact_with_every_instruction(
+    compile_kernel, weights, dot_row, kind, residual
+):
+    matrix = weights(96, 96)
+    gemv = Gemv(compile_kernel, matrix, dot_row, kind, residual=residual, gated=True)
+    random = np.random.default_rng(14)
+    gemv.check(gemv.inputs(random), random)
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "dtype"), [(32, 32, "float16"), (64, 160, "float32"), (224, 1024, "float16")]
+)
+def test_swiglu_takes_any_blocks_and_groups(compile_kernel, weights, n, k, dtype):
+    gemv = Gemv(compile_kernel, weights(n, k, dtype), find_target("cpu"), gated=True)
+    random = np.random.default_rng(15)
+    gemv.check(gemv.inputs(random), random)
+
+
+def test_a_gate_of_any_size_opens_or_shuts(compile_kernel, weights):
+    """Sums of a few thousands, where exp is clamped, and of zero."""
+    gemv = Gemv(compile_kernel, weights(64, 96), find_target("cpu"), gated=True)
+    random = np.random.default_rng(16)
+    for size in (0.0, 1e-3, 1e3, 1e6):
+        (x,) = gemv.inputs(random)
+        gemv.check([np.float32(size) * x], random)
+
+
+@pytest.mark.parametrize("n", [16, 48, 40])
+def test_halves_that_are_no_whole_blocks_have_no_swiglu(weights, n):
+    with pytest.raises(AssertionError, match="two halves of whole blocks"):
+        Gemv(None, weights(n, 32), find_target("cpu"), gated=True)
 
 
 # ---- gemm -------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from mlc_compile.target import Device
 
 THREADS: Final = 256
 PARTS: Final = 128  # the most
-LOWEST: Final = -3.4e38
 
 
 def workspace_shape(vocab: int) -> tuple[int, int]:
@@ -63,7 +62,7 @@ def _largest(
 ) -> tuple[Expr, Expr]:
     """The largest (value, number) of so many items, in thread 0; `item` repeats the last ones."""
     value, number = g.registers(1), g.registers(1)
-    v.put(v.const(LOWEST), value, 0)
+    v.put(v.const(g.LOWEST), value, 0)
     v.put(v.const(2.0**24), number, 0)
     with T.serial(0, g.blocks_of(count, threads)) as j:
         _keep(value, number, *item(j * threads + thread))

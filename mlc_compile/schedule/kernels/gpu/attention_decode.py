@@ -7,9 +7,10 @@ a tile of some tokens each at a time, and each keeps its own running softmax (Fl
 Dao et al. 2022, algorithm 1), in powers of two; they are joined at the end.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from math import e, log2
+from functools import reduce
+from operator import add
+from typing import Final
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -18,15 +19,14 @@ from mlc_compile.ops import Attention
 from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.gpu import words as g
 from mlc_compile.schedule.kernels.gpu.attention_pages import Pages
+from mlc_compile.schedule.kernels.gpu.attention_tiling import LOG2_E, MASKED
 from mlc_compile.schedule.kernels.vector import Buffer, Expr
 from mlc_compile.target import Device
 
-THREADS = 256
-BLOCKS = 2  # on a multiprocessor
-MOST_TOKENS = 8  # of a team in a tile: their keys and values wait in registers together
-MOST_SCORES = 32  # of a thread in a tile, in registers too
-MASKED = -1e30  # the score of a token that is not there
-LOG2_E = log2(e)
+THREADS: Final = 256
+BLOCKS: Final = 2  # on a multiprocessor
+MOST_TOKENS: Final = 8  # of a team in a tile: their keys and values wait in registers together
+MOST_SCORES: Final = 32  # of a thread in a tile, in registers too
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class _Task:
         for i, key in enumerate(keys):
             for h, query in enumerate(queries):
                 row = (self.team * t.tokens + i) * t.heads + h
-                part = _sum([x * y for x, y in zip(query, key, strict=True)])
+                part = reduce(add, [x * y for x, y in zip(query, key, strict=True)])
                 v.put(part, state.scratch, row * t.stride + self.column)
         g.barrier()
         self._score(state, tile, length)
@@ -217,13 +217,13 @@ class _Task:
         t = self.t
         rows = [(self.team * t.tokens + i) * t.heads + h for i in range(t.tokens)]
         scores = [T.bind(state.scores[row]) for row in rows]
-        top = T.bind(_largest([state.top[h], *scores]))
+        top = T.bind(reduce(tirx.max, [state.top[h], *scores]))
         factor = T.bind(tirx.exp2(state.top[h] - top))
         weights = [T.bind(tirx.exp2(score - top)) for score in scores]
         v.put(top, state.top, h)
-        v.put(state.mass[h] * factor + _sum(weights), state.mass, h)
+        v.put(state.mass[h] * factor + reduce(add, weights), state.mass, h)
         for lane in range(t.lanes):
-            fresh = _sum([w * x[lane] for w, x in zip(weights, values, strict=True)])
+            fresh = reduce(add, [w * x[lane] for w, x in zip(weights, values, strict=True)])
             i = h * t.lanes + lane
             v.put(state.out[i] * factor + fresh, state.out, i)
 
@@ -238,10 +238,10 @@ class _Task:
         g.barrier()
         for h in range(t.heads):
             tops = [T.bind(state.tops[i * t.heads + h]) for i in range(t.teams)]
-            top = T.bind(_largest(tops))
+            top = T.bind(reduce(tirx.max, tops))
             masses = [state.masses[i * t.heads + h] for i in range(t.teams)]
             shares = [x * tirx.exp2(y - top) for x, y in zip(masses, tops, strict=True)]
-            mass = T.bind(_sum(shares))
+            mass = T.bind(reduce(add, shares))
             self._join(state, h, top, mass, o)
             at = (self.sequence, self.head * t.heads + h)
             with T.If(self.thread == 0), T.Then():
@@ -257,24 +257,10 @@ class _Task:
         g.barrier()
         inverse = T.bind(v.const(1.0) / _positive(mass))
         with g.each_vector(t.d, self.thread, t.threads, 1) as i:
-            total = _sum([state.scratch[team * t.d + i] for team in range(t.teams)])
+            total = reduce(add, [state.scratch[team * t.d + i] for team in range(t.teams)])
             at = (self.sequence, self.head * t.heads + h)
             g.store_as(total * inverse, o, *at, i, lanes=1)
         g.barrier()
-
-
-def _sum(terms: Sequence[Expr]) -> Expr:
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total
-
-
-def _largest(terms: Sequence[Expr]) -> Expr:
-    top = terms[0]
-    for term in terms[1:]:
-        top = tirx.max(top, term)
-    return top
 
 
 def _positive(mass: Expr) -> Expr:

@@ -9,6 +9,7 @@ do not, or vectors of them could not be loaded.
 from dataclasses import dataclass
 from itertools import pairwise
 from math import log2, pi
+from typing import Final
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -19,9 +20,9 @@ from mlc_compile.schedule.kernels.gpu import words as g
 from mlc_compile.schedule.kernels.vector import Buffer, Expr, Index
 from mlc_compile.target import Device
 
-THREADS = 256
-SIDES = 2  # keys and values
-EXACT = 2**12  # parts of 1 that leave i step exact, for i < 2**10
+THREADS: Final = 256
+SIDES: Final = 2  # keys and values
+EXACT: Final = 2**12  # parts of 1 that leave i step exact, for i < 2**10
 
 
 @dataclass(frozen=True, slots=True)

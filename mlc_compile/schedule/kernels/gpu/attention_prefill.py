@@ -5,7 +5,7 @@ the keys a tile at a time with a running softmax (FlashAttention, Dao et al. 202
 in powers of two.
 """
 
-from math import e, log2
+from typing import Final
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -15,12 +15,11 @@ from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.gpu import words as g
 from mlc_compile.schedule.kernels.gpu.attention_pages import Pages
 from mlc_compile.schedule.kernels.gpu.attention_tile import Keys, State, Task
-from mlc_compile.schedule.kernels.gpu.attention_tiling import Tiling
+from mlc_compile.schedule.kernels.gpu.attention_tiling import LOG2_E, Tiling
 from mlc_compile.schedule.kernels.vector import Buffer, Expr
 from mlc_compile.target import Device
 
-LOG2_E = log2(e)
-BLOCKS = 2  # on a multiprocessor
+BLOCKS: Final = 2  # on a multiprocessor
 
 
 def ragged(a: Attention, dtype: str, device: Device) -> tirx.PrimFunc:

@@ -4,19 +4,19 @@ Queries stay in shared memory; keys, then values, take turns in another part of 
 computes some scores, softens a part of a row, and holds a part of the output.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.gpu import words as g
-from mlc_compile.schedule.kernels.gpu.attention_tiling import Tiling
+from mlc_compile.schedule.kernels.gpu.attention_tiling import MASKED, Tiling
 from mlc_compile.schedule.kernels.vector import Buffer, Expr, Index
-
-MASKED = -1e30  # the score of a key that a row must not see
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +183,12 @@ class Task:
         with _guarded(t.threads == t.rows * t.shares, row < t.rows):
             for j, at in enumerate(mine):
                 v.put(state.scores[at], state.held, j)
-            peak = _fold([state.held[j] for j in range(len(mine))], tirx.max)
+            peak = reduce(tirx.max, [state.held[j] for j in range(len(mine))])
             v.put(peak, state.parts, row, share)
         g.barrier()
         with _guarded(t.threads == t.rows * t.shares, row < t.rows):
             peaks = [state.parts[row, i] for i in range(t.shares)]
-            top = T.bind(_fold([state.top[0], *peaks], tirx.max))
+            top = T.bind(reduce(tirx.max, [state.top[0], *peaks]))
             factor = T.bind(tirx.exp2(state.top[0] - top))
             v.put(state.mass[0] * factor, state.mass, 0)
             for j, at in enumerate(mine):
@@ -254,7 +254,7 @@ class Task:
     def _mass(self, state: State, row: Index) -> Expr:
         """The sum of a row's weights, or 1 if it saw no key: its output is 0 then."""
         parts = [state.parts[row, i] for i in range(self.t.shares)]
-        mass = T.bind(_fold(parts, lambda x, y: x + y))
+        mass = T.bind(reduce(add, parts))
         return T.bind(tirx.Select(mass > v.const(0.0), mass, v.const(1.0)))
 
 
@@ -270,10 +270,3 @@ def _guarded(always: bool, condition: Expr) -> Iterator[None]:
 
 def _per_thread(extent: int, threads: int) -> int:
     return max(1, extent // threads)
-
-
-def _fold(terms: Sequence[Expr], combine: Callable[[Expr, Expr], Expr]) -> Expr:
-    total = terms[0]
-    for term in terms[1:]:
-        total = combine(total, term)
-    return total

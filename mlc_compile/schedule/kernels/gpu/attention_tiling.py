@@ -1,6 +1,11 @@
-"""How prefill attention is cut into tiles, sized by what a device lets a block have."""
+"""How prefill attention is cut into tiles, sized by what a device lets a block have.
+
+Beside it what all kernels with a running softmax say alike.
+"""
 
 from dataclasses import dataclass
+from math import e, log2
+from typing import Final
 
 import numpy as np
 
@@ -8,8 +13,11 @@ from mlc_compile.ops import Attention
 from mlc_compile.schedule.kernels.gpu import words as g
 from mlc_compile.target import Device
 
+LOG2_E: Final = log2(e)  # softmax goes in powers of two: what devices compute
+MASKED: Final = -1e30  # the score of a key that is not there or must not be seen
+
 # (rows, keys, threads) of a block, largest first.
-SHAPES = (
+SHAPES: Final = (
     (64, 32, 256),
     (32, 32, 256),
     (32, 16, 128),
@@ -18,7 +26,7 @@ SHAPES = (
     (8, 8, 64),
     (4, 8, 32),
 )
-COLUMNS = 16  # threads side by side along keys, and along an output's row
+COLUMNS: Final = 16  # threads side by side along keys, and along an output's row
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """Embedding lookup on a GPU, straight from the stored weights."""
 
+from typing import Final
+
 from tvm import tirx
 
 from mlc_compile.schedule.kernels import vector as v
@@ -7,7 +9,7 @@ from mlc_compile.schedule.kernels.gpu import words as g
 from mlc_compile.schedule.kernels.gpu.weights import Codec
 from mlc_compile.target import Device
 
-THREADS = 256
+THREADS: Final = 256
 
 
 def take(codec: Codec, device: Device) -> tirx.PrimFunc:

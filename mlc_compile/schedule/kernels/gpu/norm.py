@@ -1,5 +1,7 @@
 """RMSNorm on a GPU, y = x · rsqrt(mean(x²) + eps) · gamma: of a row, or of each head of q and k."""
 
+from typing import Final
+
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
@@ -9,7 +11,7 @@ from mlc_compile.schedule.kernels.gpu import words as g
 from mlc_compile.schedule.kernels.vector import Buffer, Expr, Index
 from mlc_compile.target import Device
 
-THREADS = 256  # the most for a row: more would wait for each other longer than they save
+THREADS: Final = 256  # the most for a row: more would wait for each other longer than they save
 
 
 def rms_norm(k: int, eps: float, rows: int | None, device: Device) -> tirx.PrimFunc:

@@ -28,8 +28,6 @@ PARTS: Final = 128  # the most, of a vocabulary; at most BINS
 STATE: Final = 0  # row of a workspace, after the histograms: what is known
 PEAKS: Final = 1  # row after it: the largest logit of each part
 HALF: Final = 16  # bits of a key that a float32 of the state holds exactly
-LOWEST: Final = -3.4e38
-FAR: Final = 87.0  # exp of less is no normal float32: such a token is never drawn
 ENOUGH: Final = 1e30  # more mass than there is
 HIT: Final = 2 * BINS  # marks a bin that reaches what is needed
 
@@ -85,11 +83,9 @@ class Input:
         return x, T.bind(tirx.Select(negative, flipped, bits | _bits(2**31)))
 
     def weight(self, x: Expr, peak: Expr) -> Expr:
-        """exp((x - peak) / temperature)."""
+        """exp((x - peak) / temperature); a token whose weight underflows is never drawn."""
         temperature = tirx.Select(self._greedy(), v.const(1.0), self.temperature[0])
-        z = T.bind((x - peak) / temperature)
-        near = tirx.exp(tirx.max(z, v.const(-FAR)))
-        return tirx.Select(z > v.const(-FAR), near, v.const(0.0))
+        return g.exp_or_zero((x - peak) / temperature)
 
     def wanted(self) -> Expr:
         """How many of the largest logits stay in."""
@@ -160,7 +156,7 @@ class Search:
         total, peak = g.registers(1), g.registers(1)
         digits, weights = g.shared(BINS), g.shared(BINS)
         v.put(v.const(0.0), total, 0)
-        v.put(v.const(LOWEST), peak, 0)
+        v.put(v.const(g.LOWEST), peak, 0)
         with self.each_piece() as i:
             x, key = given.read(i)
             v.put(tirx.max(peak[0], x), peak, 0)

@@ -19,8 +19,6 @@ from mlc_compile.target import Device
 THREADS: Final = 256
 PARTS: Final = 64  # the most, of a row; at most THREADS
 COLD: Final = 1e-5  # a temperature below it counts as this one: all mass on the largest logits
-LOWEST: Final = -3.4e38
-FAR: Final = 87.0  # exp of less is no normal float32
 
 
 def workspace_shape(vocab: int) -> tuple[int, int]:
@@ -58,7 +56,7 @@ class _Row:
     def summarize(self, part: Expr, thread: Expr, work: Buffer) -> None:
         """work[row, part]: the largest logit, and the mass of all under it."""
         scratch, top, mass = g.shared(self.threads), g.registers(1), g.registers(1)
-        v.put(v.const(LOWEST), top, 0)
+        v.put(v.const(g.LOWEST), top, 0)
         with self._each(part, thread) as i:
             v.put(tirx.max(top[0], self.logits[self.number, 0, i]), top, 0)
         peak = T.bind(g.block_max(top[0], thread, self.threads, scratch))
@@ -75,7 +73,7 @@ class _Row:
         """The probabilities of a part."""
         parts, _ = workspace_shape(self.vocab)
         top, mass = g.registers(1), g.registers(1)
-        v.put(v.const(LOWEST), top, 0)
+        v.put(v.const(g.LOWEST), top, 0)
         v.put(v.const(0.0), mass, 0)
         with T.serial(0, parts) as other:
             v.put(tirx.max(top[0], work[self.number, other, 0]), top, 0)
@@ -98,9 +96,7 @@ class _Row:
                 yield i
 
     def _weight(self, x: Expr, peak: Expr) -> Expr:
-        z = T.bind((x - peak) * self.inverse)
-        near = tirx.exp(tirx.max(z, v.const(-FAR)))
-        return tirx.Select(z > v.const(-FAR), near, v.const(0.0))
+        return g.exp_or_zero((x - peak) * self.inverse)
 
 
 def _size(vocab: int) -> int:

@@ -18,7 +18,10 @@ from mlc_compile.target import Device
 
 MOST_INT32: Final = 2**31 - 1
 SUBGROUP: Final = 32  # threads, where Device.subgroup is more than one
-FAR: Final = 87.0  # exp of more is infinite in float32, which not every shading language has
+LOWEST: Final = -3.4e38  # below every logit that is a number; shading languages have no -inf
+# exp of more is infinite in float32, which not every shading language has; of less than minus
+# this it is no normal number.
+FAR: Final = 87.0
 VECTOR: Final = 4  # elements of one load: 16 bytes of float32 or of INT4 words
 
 
@@ -112,11 +115,6 @@ def block_threads(work: int, most: int) -> int:
 def blocks_of(extent: Expr | int, size: int) -> Expr | int:
     """How many blocks of `size` cover `extent`."""
     return (extent + (size - 1)) // size
-
-
-def index_of(parts: Sequence[Expr]) -> list[Expr]:
-    """Indices as 32-bit integers, the width that every device computes fast."""
-    return [tirx.Cast("int32", p) if p.ty.dtype != "int32" else p for p in parts]
 
 
 def lanes_for(width: int) -> int:
@@ -243,7 +241,13 @@ def block_total(value: Expr, thread: Expr, threads: int, scratch: Buffer, device
     return total
 
 
-def silu(x: Expr) -> Expr:
-    """x / (1 + exp(-x)) of one value."""
-    negated = tirx.min(v.const(0.0) - x, v.const(FAR))
-    return x / (v.const(1.0) + tirx.exp(negated))
+def silu(x: Expr, lanes: int = 1) -> Expr:
+    """x / (1 + exp(-x)): x times its sigmoid."""
+    negated = tirx.min(v.splat(0.0, lanes) - x, v.splat(FAR, lanes))
+    return x / (v.splat(1.0, lanes) + tirx.exp(negated))
+
+
+def exp_or_zero(z: Expr) -> Expr:
+    """exp(z) of z <= 0; 0 where that is no normal float32."""
+    z = T.bind(z)
+    return tirx.Select(z > v.const(-FAR), tirx.exp(tirx.max(z, v.const(-FAR))), v.const(0.0))

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 import tvm
-import tvm_ffi
 from tvm import IRModule, tirx
 
-from mlc_compile.emit.nvcc import find_nvcc
+from mlc_compile.emit.backend import EMITTERS, emitter_of
+from mlc_compile.emit.cuda.emitter import left_as_source
+from mlc_compile.emit.cuda.nvcc import find_nvcc
 from mlc_compile.target import Device, Target, find_target
 from tests.simt import Launch
 from tests.simt.lowering import lower
@@ -17,7 +18,6 @@ from tests.simt.run import execute
 
 ROWS = ("cuda-sm80", "metal", "vulkan", "webgpu")  # one of each kind of device
 PRINTED = ("cuda-sm80", "metal", "webgpu")  # those whose code generator TVM's wheel has
-CALLBACK = "tvm_callback_cuda_compile"
 
 
 def device_of(row: str) -> Device:
@@ -28,12 +28,14 @@ def device_of(row: str) -> Device:
 
 
 def tvm_target(row: Target) -> tvm.target.Target:
-    """TVM's description of a row, plain CUDA where its code generator is not TVM's."""
-    device = row.device
-    kind = row.backend if row.name in PRINTED else "cuda"
-    description = {"kind": kind, "max_num_threads": device.threads}
-    if kind == "cuda":
-        description["arch"] = "sm_80"
+    """As the row's emitter describes it; where there is none yet, with the row's threads.
+
+    A row whose code generator TVM's wheel lacks is lowered as one for CUDA.
+    """
+    if row.backend in EMITTERS:
+        return emitter_of(row).tvm_target(row)
+    kind = {"kind": row.backend} if row.name in PRINTED else {"kind": "cuda", "arch": "sm_80"}
+    description = {**kind, "max_num_threads": row.device.threads}
     return tvm.target.Target(description, host={"kind": "llvm", "mtriple": row.triple})
 
 
@@ -68,15 +70,9 @@ def source(row: str, *funcs: tirx.PrimFunc) -> str:
     named = {f"kernel_{i}": f for i, f in enumerate(funcs)}
     mod = IRModule({name: f.with_attr("global_symbol", name) for name, f in named.items()})
     mod = tirx.transform.ForceNarrowIndexToInt32()(mod)
-    before = tvm_ffi.get_global_func(CALLBACK, allow_missing=True)
-    tvm_ffi.register_global_func(CALLBACK, lambda code, *_: code, override=True)
-    try:
-        target = tvm_target(find_target(row))
-        with target:
-            built = tirx.build(mod, target)
-    finally:
-        if before is not None:
-            tvm_ffi.register_global_func(CALLBACK, before, override=True)
+    target = tvm_target(find_target(row))
+    with target, left_as_source():
+        built = tirx.build(mod, target)
     return str(built.imports[0].inspect_source())
 
 

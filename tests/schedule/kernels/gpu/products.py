@@ -12,14 +12,12 @@ import numpy as np
 
 from mlc_compile.quant import SCHEMES
 from mlc_compile.schedule.kernels.gpu.weights import Codec, codec_of
-from mlc_compile.target import Device, find_target
 from tests.simt import run
 
 EPS = float(np.finfo(np.float32).eps)
 ROUNDED = 2.0**-10 + 2.0**-22  # of a product of two factors in float16
 SUBNORMAL = 2.0**-25
 SILU_SLOPE = 1.1  # the most that silu rises
-ROWS = ("cuda-sm80", "metal", "vulkan", "webgpu")  # one of each kind of device
 JOINS = ("metal", "webgpu")  # sums by shuffles, and by shared memory
 
 # Where `gemm` differs: tensor cores, panels in float16, panels in float32; sums as in JOINS.
@@ -29,13 +27,6 @@ GEMMS = (
     ("vulkan", "float32"),
     ("webgpu", "float32"),
 )
-
-
-def device_of(name: str) -> Device:
-    """The device of a target row."""
-    device = find_target(name).device
-    assert device is not None
-    return device
 
 
 @dataclass(frozen=True)

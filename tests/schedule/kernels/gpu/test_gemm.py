@@ -6,7 +6,8 @@ import pytest
 from mlc_compile.quant import SCHEMES
 from mlc_compile.schedule.kernels.gpu.gemm import BATCH, gemm
 from mlc_compile.target import Device
-from tests.schedule.kernels.gpu.products import GEMMS, Case, device_of
+from tests.schedule.kernels.gpu.emission import device_of
+from tests.schedule.kernels.gpu.products import GEMMS, Case
 
 every_gemm = pytest.mark.parametrize(("row", "compute"), GEMMS)
 

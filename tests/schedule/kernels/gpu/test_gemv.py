@@ -8,7 +8,8 @@ from mlc_compile.schedule.kernels.gpu.gemv import gemv
 from mlc_compile.schedule.kernels.gpu.gemv_tile import BUSY, Tile
 from mlc_compile.schedule.kernels.gpu.slots import Source
 from mlc_compile.target import Device
-from tests.schedule.kernels.gpu.products import EPS, JOINS, ROWS, Case, device_of
+from tests.schedule.kernels.gpu.emission import ROWS, device_of
+from tests.schedule.kernels.gpu.products import EPS, JOINS, Case
 
 RMS = 1e-6
 

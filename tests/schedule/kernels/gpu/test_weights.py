@@ -7,7 +7,8 @@ from mlc_compile.quant import SCHEMES
 from mlc_compile.schedule.kernels.gpu.gemm import BATCH, gemm
 from mlc_compile.schedule.kernels.gpu.gemv import gemv
 from mlc_compile.schedule.kernels.gpu.weights import codec_of
-from tests.schedule.kernels.gpu.products import Case, device_of
+from tests.schedule.kernels.gpu.emission import device_of
+from tests.schedule.kernels.gpu.products import Case
 
 every_scheme = pytest.mark.parametrize("scheme", SCHEMES)
 

@@ -5,17 +5,18 @@ Mach-O's leading underscore.
 """
 
 import importlib.util
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from mlc_compile.errors import TargetError
 
 if TYPE_CHECKING:
     import lief
 
+REPORT_HINT: Final = "report it with the output of `mlc-compile doctor`"
 Format = Literal["ELF", "Mach-O", "PE", "COFF"]
 ARCHS: Final = {"X86_64": "x86_64", "AMD64": "x86_64", "AARCH64": "aarch64", "ARM64": "aarch64"}
 ARCHIVE: Final = b"!<arch>\n"
@@ -60,18 +61,18 @@ def read(content: bytes, name: str) -> Binary:
 
     lief.logging.disable()  # else it writes to stderr about what it only skips
     parsed = lief.parse(BytesIO(content))
-    if isinstance(parsed, lief.ELF.Binary):
-        return _elf(parsed)
-    if isinstance(parsed, lief.MachO.Binary):
-        return _macho(parsed)
-    if isinstance(parsed, lief.PE.Binary):
-        return _pe(parsed)
-    if isinstance(parsed, lief.COFF.Binary):
-        return _coff(parsed)
-    raise TargetError(
-        f"{name} is no ELF, Mach-O or PE file",
-        hint="the linker wrote something else; report it with the output of `mlc-compile doctor`",
-    )
+    readers: dict[type, Callable[[Any], Binary]] = {
+        lief.ELF.Binary: _elf,
+        lief.MachO.Binary: _macho,
+        lief.PE.Binary: _pe,
+        lief.COFF.Binary: _coff,
+    }
+    if type(parsed) not in readers:
+        raise TargetError(
+            f"{name} is no ELF, Mach-O or PE file",
+            hint=f"the linker wrote something else; {REPORT_HINT}",
+        )
+    return readers[type(parsed)](parsed)
 
 
 def members(archive: bytes) -> dict[str, bytes]:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from mlc_compile.emit.symbols import FFI, MATH, MEMORY, SINCOS
+from mlc_compile.emit.link.binary import REPORT_HINT
+from mlc_compile.emit.link.symbols import FFI, MATH, MEMORY, SINCOS
 from mlc_compile.emit.tool import run_tool
 from mlc_compile.errors import TargetError, listing
 from mlc_compile.target import System
@@ -20,7 +21,6 @@ StandIns = Callable[[Sequence[str], Sequence[str], Path], list[str]]
 ANDROID: Final = {"libc.so": MEMORY, "libm.so": MATH | SINCOS, "libtvm_ffi.so": FFI}
 ANDROID_FLAGS: Final = ("-target", "aarch64-linux-android", "-shared", "-nostdlib", "-s")
 WINDOWS_DLL: Final = "tvm_ffi.dll"
-REPORT_HINT: Final = "report it with the output of `mlc-compile doctor`"
 
 
 def android(zig: Sequence[str], asked: Sequence[str], room: Path) -> list[str]:

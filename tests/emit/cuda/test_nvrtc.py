@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from mlc_compile.emit import nvcc, nvrtc
-from mlc_compile.emit.cuda_compiler import PIP_HINT
-from mlc_compile.emit.nvrtc import FOLDER, PARTS, Nvrtc, find_nvrtc
+from mlc_compile.emit.cuda import nvcc, nvrtc
+from mlc_compile.emit.cuda.compiler import PIP_HINT
+from mlc_compile.emit.cuda.nvrtc import FOLDER, PARTS, Nvrtc, find_nvrtc
 from mlc_compile.errors import TargetError
 
 ALL = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100")

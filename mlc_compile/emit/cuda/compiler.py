@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from mlc_compile.emit.cuda_resources import Resources
+from mlc_compile.emit.cuda.resources import Resources
 from mlc_compile.errors import TargetError, last_line, near_matches
 
 SOURCE: Final = "kernels.cu"  # compilers write the name into what they make

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlc_compile.emit.cuda_resources import Resources, arch_number, occupancy, read_resources
+from mlc_compile.emit.cuda.resources import Resources, arch_number, occupancy, read_resources
 
 SOURCE = """
 extern "C" __global__ void __launch_bounds__(256) sum_kernel(float* x);

@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from mlc_compile.emit.cuda_compiler import PIP_HINT, SOURCE, Fatbin, first_error, unknown_arch
-from mlc_compile.emit.cuda_resources import arch_number, read_resources
+from mlc_compile.emit.cuda.compiler import PIP_HINT, SOURCE, Fatbin, first_error, unknown_arch
+from mlc_compile.emit.cuda.resources import arch_number, read_resources
 from mlc_compile.errors import TargetError, listing
 from mlc_compile.tvm_version import installed
 

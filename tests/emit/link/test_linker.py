@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from mlc_compile.emit import link
-from mlc_compile.emit.link import Linker, find_linker, is_native
+from mlc_compile.emit.link import linker
+from mlc_compile.emit.link.linker import Linker, find_linker, is_native
 from mlc_compile.errors import TargetError
 from mlc_compile.target import find_target, target_names
 
@@ -25,7 +25,7 @@ def tools(monkeypatch):
         monkeypatch.setattr(shutil, "which", lambda name: name if name in compilers else None)
         there = {"ziglang": zig, "lief": "1.0.0" if lief else None}
         monkeypatch.setattr(importlib.util, "find_spec", there.get)
-        monkeypatch.setattr(link, "installed", there.get)
+        monkeypatch.setattr(linker, "installed", there.get)
 
     return install
 
@@ -179,7 +179,7 @@ def test_a_linker_that_fails_in_silence_gives_its_exit_code(tmp_path):
 def test_android_is_not_asked_for_a_function_that_none_of_its_libraries_has(tmp_path):
     if importlib.util.find_spec("ziglang") is None:
         pytest.skip("needs zig: pip install 'mlc_compile[cross]'")
-    from mlc_compile.emit.stand_ins import android
+    from mlc_compile.emit.link.stand_ins import android
 
     with pytest.raises(TargetError, match="no library of Android is known to have __addtf3"):
-        android(link.ZIG, ["__addtf3", "memset"], tmp_path)
+        android(linker.ZIG, ["__addtf3", "memset"], tmp_path)

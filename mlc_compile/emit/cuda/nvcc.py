@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mlc_compile.emit.cuda_compiler import PIP_HINT, SOURCE, Fatbin, first_error, unknown_arch
-from mlc_compile.emit.cuda_resources import arch_number, read_resources
+from mlc_compile.emit.cuda.compiler import PIP_HINT, SOURCE, Fatbin, first_error, unknown_arch
+from mlc_compile.emit.cuda.resources import arch_number, read_resources
 from mlc_compile.emit.tool import NO_SPACE
 from mlc_compile.errors import TargetError
 
@@ -22,6 +22,7 @@ ROOM: Final = 32 << 20  # bytes of temporary files: a few for each architecture,
 TOOLKITS: Final = ("CUDA_HOME", "CUDA_PATH")  # environment variables that name one
 USUAL: Final = Path("/usr/local/cuda")
 HOST: Final = "gcc"  # nvcc reads source through it
+OPTIONS: Final = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")  # variables that add to FLAGS
 
 
 def find_nvcc() -> "Nvcc | None":
@@ -113,11 +114,8 @@ def _failure(name: str, said: str, code: int, place: Path) -> Exception:
 
 def _environment(place: Path) -> dict[str, str]:
     """Ours, without what would change the code: nvcc takes options from the environment too."""
-    own = {k: v for k, v in os.environ.items() if k not in _OPTIONS}
+    own = {k: v for k, v in os.environ.items() if k not in OPTIONS}
     return {**own, "LC_ALL": "C", "TMPDIR": str(place)}
-
-
-_OPTIONS: Final = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
 
 
 def _ask(command: str, question: str) -> str:

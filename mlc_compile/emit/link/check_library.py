@@ -15,13 +15,20 @@ from pathlib import Path
 from typing import Final
 
 from mlc_compile.artifact import LibraryCheck
-from mlc_compile.emit.binary import ARCHIVE, Binary, Import, members, read, undefined
-from mlc_compile.emit.stand_ins import WINDOWS_DLL
-from mlc_compile.emit.symbols import FFI, OF_SYSTEM
+from mlc_compile.emit.link.binary import (
+    ARCHIVE,
+    REPORT_HINT,
+    Binary,
+    Import,
+    members,
+    read,
+    undefined,
+)
+from mlc_compile.emit.link.stand_ins import WINDOWS_DLL
+from mlc_compile.emit.link.symbols import FFI, OF_SYSTEM
 from mlc_compile.errors import TargetError, listing
 from mlc_compile.target import ARCHS, HOST, System, Target
 
-HINT: Final = "report it with the output of `mlc-compile doctor`"
 OTHER_LINKER: Final = "pip install 'mlc_compile[cross]' and take cc, gcc and clang off the PATH"
 GLIBC: Final = "GLIBC_"
 EXPORT: Final = "__tvm_ffi_"  # before the names that TVM's loader looks up
@@ -167,7 +174,7 @@ def _check_oldest(
             target,
             f"needs {expected.oldest} {_dotted(oldest)}",
             f"{expected.oldest} {_dotted(promised)} or older",
-            OTHER_LINKER if target.system == "linux" else HINT,
+            OTHER_LINKER if target.system == "linux" else REPORT_HINT,
         )
     return f"{expected.oldest} {_dotted(oldest)}"
 
@@ -191,7 +198,9 @@ def _check_paths(content: bytes, path: Path, target: Target) -> None:
         raise _refused(path, target, f"contains the path {text!r}", "no absolute path")
 
 
-def _refused(path: Path, target: Target, found: str, wanted: str, hint: str = HINT) -> TargetError:
+def _refused(
+    path: Path, target: Target, found: str, wanted: str, hint: str = REPORT_HINT
+) -> TargetError:
     message = f"{path.name} for {target.name} {found}, expected {wanted}"
     return TargetError(message, hint=hint)
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mlc_compile.emit.binary import can_read, read_objects, undefined
-from mlc_compile.emit.stand_ins import STAND_INS
+from mlc_compile.emit.link.binary import can_read, read_objects, undefined
+from mlc_compile.emit.link.stand_ins import STAND_INS
 from mlc_compile.emit.tool import run_tool
 from mlc_compile.errors import TargetError
 from mlc_compile.target import System, Target, triple_mismatch

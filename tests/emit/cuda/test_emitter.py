@@ -16,11 +16,11 @@ import tvm_ffi
 from tvm import IRModule
 from tvm.tirx.script import builder as T
 
-from mlc_compile.emit import cuda, nvcc
-from mlc_compile.emit.cuda import build, emit, source, spill_events, tvm_target
-from mlc_compile.emit.cuda_compiler import Fatbin
-from mlc_compile.emit.cuda_toolchain import find_compiler, probe
-from mlc_compile.emit.link import find_linker
+from mlc_compile.emit.cuda import emitter, nvcc
+from mlc_compile.emit.cuda.compiler import Fatbin
+from mlc_compile.emit.cuda.emitter import build, emit, source, spill_events, tvm_target
+from mlc_compile.emit.cuda.toolchain import find_compiler, probe
+from mlc_compile.emit.link.linker import find_linker
 from mlc_compile.errors import TargetError
 from mlc_compile.target import find_target, target_names
 from tests.emit.gpu_kernels import KERNELS, THREADS, hoard, module, prim_func
@@ -28,7 +28,7 @@ from tests.emit.gpu_kernels import KERNELS, THREADS, hoard, module, prim_func
 MULTI = find_target("cuda-multi")
 ARCHS = ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100"]
 PRESETS = [n for n in target_names() if n.startswith("cuda-")]
-GOLDEN = Path(__file__).parents[1] / "golden" / "cuda"
+GOLDEN = Path(__file__).parents[2] / "golden" / "cuda"
 FATBIN_MAGIC = 0xBA55ED50  # fatbinary_section.h of the toolkit
 PTX, CUBIN = 1, 2  # kinds of its entries
 
@@ -88,7 +88,7 @@ import ctypes, sys
 from pathlib import Path
 ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL)
 sys.path.insert(0, sys.argv[2])
-from tests.emit import test_cuda as t
+from tests.emit.cuda import test_emitter as t
 assert t.tvm.get_global_func("ffi.Module.create.cuda", allow_missing=True), "no CUDA runtime"
 ours, theirs = Path("ours.so"), Path("theirs.so")
 t.library(ours)
@@ -117,11 +117,11 @@ def by_tvm(out):
     def compiled(code):
         return find_compiler(archs).compile(code, archs).code
 
-    tvm_ffi.register_global_func(cuda.CALLBACK, compiled, override=True)
+    tvm_ffi.register_global_func(emitter.CALLBACK, compiled, override=True)
     target = tvm_target(MULTI)
-    linked = cuda.as_tvm_callback(find_linker(MULTI), out)
+    linked = emitter.as_tvm_callback(find_linker(MULTI), out)
     with target:
-        made = cuda.relax.build(module(**KERNELS), target, relax_pipeline=None)
+        made = emitter.relax.build(module(**KERNELS), target, relax_pipeline=None)
         made.export_library(str(out), fcompile=linked)
 
 
@@ -144,7 +144,7 @@ def test_a_driver_changes_nothing_and_tvm_itself_would_write_the_same_and_loads_
     command = [compiler, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", stub, "-xc", "-"]
     subprocess.run(command, input=text, text=True, check=True)
     ran = subprocess.run(
-        [sys.executable, "-c", WITH_DRIVER, str(stub), str(Path(__file__).parents[2])],
+        [sys.executable, "-c", WITH_DRIVER, str(stub), str(Path(__file__).parents[3])],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -181,9 +181,9 @@ def test_what_the_target_says_reaches_tvm():
 
 
 def test_generating_code_leaves_tvms_own_compiler_in_its_place():
-    before = tvm.get_global_func(cuda.CALLBACK)
+    before = tvm.get_global_func(emitter.CALLBACK)
     build(module(**KERNELS), MULTI)
-    assert tvm.get_global_func(cuda.CALLBACK).same_as(before)
+    assert tvm.get_global_func(emitter.CALLBACK).same_as(before)
 
 
 @needs_nvcc
@@ -232,8 +232,8 @@ def test_a_module_without_kernels_needs_no_compilation(tmp_path, monkeypatch):
 
 
 def test_without_a_compiler_nothing_is_generated(tmp_path, monkeypatch):
-    monkeypatch.setattr(cuda, "find_compiler", lambda _archs: find_compiler(("sm_9999",)))
-    monkeypatch.setattr(cuda, "build", None)
+    monkeypatch.setattr(emitter, "find_compiler", lambda _archs: find_compiler(("sm_9999",)))
+    monkeypatch.setattr(emitter, "build", None)
     with pytest.raises(TargetError, match=r"sm_9999|no CUDA compiler"):
         library(tmp_path / "lib.so")
 
@@ -247,7 +247,7 @@ def test_what_the_compiler_makes_is_what_the_library_carries(tmp_path, monkeypat
             assert archs == MULTI.device.archs
             return Fatbin(b"the fat binary", ())
 
-    monkeypatch.setattr(cuda, "find_compiler", lambda _archs: Compiler())
+    monkeypatch.setattr(emitter, "find_compiler", lambda _archs: Compiler())
     assert b"the fat binary" in library(tmp_path / "lib.so")[0]
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from mlc_compile.emit import cuda_toolchain, nvcc, nvrtc
-from mlc_compile.emit.cuda_compiler import PIP_HINT
-from mlc_compile.emit.cuda_toolchain import find_compiler, probe
-from mlc_compile.emit.nvcc import Nvcc, find_nvcc, gencode
+from mlc_compile.emit.cuda import nvcc, nvrtc, toolchain
+from mlc_compile.emit.cuda.compiler import PIP_HINT
+from mlc_compile.emit.cuda.nvcc import Nvcc, find_nvcc, gencode
+from mlc_compile.emit.cuda.toolchain import find_compiler, probe
 from mlc_compile.errors import TargetError
 
 ALL = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100")
@@ -133,7 +133,7 @@ def test_nvcc_that_does_not_answer_is_refused(install):
 def test_nvrtc_does_where_nvcc_is_too_old(install, monkeypatch):
     install(release="12.4", archs=ALL[:-1])
     other = Nvcc("another", "", (13, 0), ALL)
-    monkeypatch.setattr(cuda_toolchain, "FINDERS", (find_nvcc, lambda: other))
+    monkeypatch.setattr(toolchain, "FINDERS", (find_nvcc, lambda: other))
     assert find_compiler(ALL) is other
 
 
@@ -220,7 +220,7 @@ def test_kernels_are_compiled_without_fast_math(real):
 
 FULL = """
 import sys, tempfile
-from mlc_compile.emit.nvcc import find_nvcc
+from mlc_compile.emit.cuda.nvcc import find_nvcc
 tempfile.tempdir = sys.argv[1]
 try:
     find_nvcc().compile(sys.argv[2], ("sm_80",))
@@ -248,7 +248,7 @@ def test_probe_tells_what_is_missing_and_raises_nothing(monkeypatch):
     def nothing(name):
         raise OSError(f"{name}: cannot open shared object file")
 
-    monkeypatch.setattr(cuda_toolchain.ctypes, "CDLL", nothing)
+    monkeypatch.setattr(toolchain.ctypes, "CDLL", nothing)
     found = probe()
     assert found.compiler is None
     assert found.emit_missing == "no CUDA compiler: nvcc or NVRTC is needed"
@@ -278,7 +278,7 @@ def test_probe_counts_devices(install, monkeypatch, init, count, devices, missin
             return 0
 
     install()
-    monkeypatch.setattr(cuda_toolchain.ctypes, "CDLL", Driver)
+    monkeypatch.setattr(toolchain.ctypes, "CDLL", Driver)
     found = probe(ALL)
     assert found.compiler == "nvcc 13.0.88"
     assert (found.devices, found.run_missing) == (devices, missing)
@@ -286,7 +286,7 @@ def test_probe_counts_devices(install, monkeypatch, init, count, devices, missin
 
 @needs_nvcc
 def test_this_machine_is_probed_without_loading_tvm(real):
-    code = "import sys; from mlc_compile.emit.cuda_toolchain import probe; probe(); "
+    code = "import sys; from mlc_compile.emit.cuda.toolchain import probe; probe(); "
     code += "sys.exit('tvm' in sys.modules)"
     assert os.spawnl(os.P_WAIT, sys.executable, sys.executable, "-c", code) == 0
     assert shutil.which("nvcc")

@@ -16,11 +16,11 @@ import tvm_ffi
 from tvm import IRModule, relax
 
 from mlc_compile.emit import cpu
-from mlc_compile.emit.cuda_compiler import CudaCompiler
-from mlc_compile.emit.cuda_resources import Resources, arch_number
-from mlc_compile.emit.cuda_toolchain import find_compiler
+from mlc_compile.emit.cuda.compiler import CudaCompiler
+from mlc_compile.emit.cuda.resources import Resources, arch_number
+from mlc_compile.emit.cuda.toolchain import find_compiler
 from mlc_compile.emit.device_blob import CudaCode, packer, read_cuda, write_cuda
-from mlc_compile.emit.link import Linker, as_tvm_callback
+from mlc_compile.emit.link.linker import Linker, as_tvm_callback
 from mlc_compile.passes.events import Event
 from mlc_compile.target import Device, Target
 
@@ -53,7 +53,7 @@ def compiler_for(target: Target) -> CudaCompiler:
 def build(mod: IRModule, target: Target) -> relax.VMExecutable:
     """Generate code for a module that went through all phases: the device's is source."""
     row = tvm_target(target)
-    with row, _left_as_source():
+    with row, left_as_source():
         return relax.build(mod, row, relax_pipeline=None)
 
 
@@ -116,7 +116,7 @@ def _sources(module: "tvm.runtime.Module") -> Iterator[str]:
 
 
 @contextmanager
-def _left_as_source() -> Iterator[None]:
+def left_as_source() -> Iterator[None]:
     """Where TVM's CUDA runtime is loaded it asks for machine code: it gets the source back."""
     theirs: Callable[[str], bytes] | None = tvm.get_global_func(CALLBACK, allow_missing=True)
 

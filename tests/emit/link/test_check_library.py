@@ -11,10 +11,10 @@ from tvm import IRModule
 from tvm_ffi.libinfo import find_libtvm_ffi
 
 from mlc_compile.emit import cpu
-from mlc_compile.emit.binary import members, read
-from mlc_compile.emit.check_library import check_library
-from mlc_compile.emit.link import ZIG, find_linker
-from mlc_compile.emit.symbols import FFI
+from mlc_compile.emit.link.binary import members, read
+from mlc_compile.emit.link.check_library import check_library
+from mlc_compile.emit.link.linker import ZIG, find_linker
+from mlc_compile.emit.link.symbols import FFI
 from mlc_compile.errors import TargetError
 from mlc_compile.schedule.kernels import norm, rope
 from mlc_compile.target import find_target

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mlc_compile.emit.cuda_compiler import FIRST_RELEASE, PIP_HINT, CudaCompiler
-from mlc_compile.emit.nvcc import find_nvcc
-from mlc_compile.emit.nvrtc import find_nvrtc
+from mlc_compile.emit.cuda.compiler import FIRST_RELEASE, PIP_HINT, CudaCompiler
+from mlc_compile.emit.cuda.nvcc import find_nvcc
+from mlc_compile.emit.cuda.nvrtc import find_nvrtc
 from mlc_compile.errors import TargetError
 
 FINDERS: Final[tuple[Callable[[], CudaCompiler | None], ...]] = (find_nvcc, find_nvrtc)

@@ -1,0 +1,1 @@
+"""CUDA libraries: the emitter, the compilers it may take, and what its kernels cost a device."""

@@ -1,0 +1,92 @@
+"""When one token is decoded, apply SwiGLU where gate's and up's sums are still in registers.
+
+    y = int8_gemv(x, parts);  swiglu(y)              ->   int8_gemv(x, parts; swiglu)
+    y = int8_gemv(x, parts);  quantize_act(y; swiglu)
+        ->   quantize_act(int8_gemv(x, parts; swiglu); plain)
+    y = int8_gemv(x, parts);  int8_gemv(y, down; swiglu)
+        ->   int8_gemv(int8_gemv(x, parts; swiglu), down; plain)
+
+y, of 2 i values, is never written, and silu is computed once a value and not once in each
+thread that quantizes. Must run after FuseQuantizeGemv, which makes the operator that has this
+epilogue; where it does not apply, SwiGLU stays with its reader, as FuseQuantizeSource left it.
+Only if nothing else reads y, no residual is added to it, and its halves are whole row blocks.
+"""
+
+from typing import ClassVar, Final
+
+from tvm import IRModule, relax
+from tvm.ir.transform import PassContext, module_pass
+from tvm.relax.expr_functor import mutator
+
+from mlc_compile import ops
+from mlc_compile.layout import ROWS
+from mlc_compile.passes.rewrite import Fuser, fuse_functions
+
+SWIGLU: Final = "mlc.swiglu"
+GEMV: Final = "mlc.int8_gemv"
+MATMULS: Final = (GEMV, "mlc.int8_matmul")
+READERS: Final = (GEMV, "mlc.quantize_act")  # which may have SwiGLU as their source
+
+
+@module_pass(opt_level=0, name="FuseSwiGLUEpilogue")
+class FuseSwiGLUEpilogue:
+    """Every SwiGLU, alone or as a source, of what a single-row `mlc.int8_gemv` gives."""
+
+    def transform_module(self, mod: IRModule, _ctx: PassContext) -> IRModule:
+        return fuse_functions(mod, _Fuser)
+
+
+@mutator
+class _Fuser(Fuser):
+    step: ClassVar[str] = "FuseSwiGLUEpilogue"
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        gated = _reads_swiglu(call)
+        product = call.args[0] if gated else None
+        call = super().visit_call_(call)
+        # As it is now: the matmul may itself have read a SwiGLU.
+        matmul = self.lookup_binding(call.args[0]) if isinstance(product, relax.Var) else None
+        if not any(ops.is_call(matmul, name) for name in MATMULS):
+            return call
+        reason = self._refusal(matmul, product)
+        if reason is not None:
+            self.refused(SWIGLU, reason)
+            return call
+        self.done(SWIGLU)
+        return self._without_swiglu(call, _with_epilogue(matmul))
+
+    def _refusal(self, matmul: relax.Call, product: relax.Var) -> str | None:
+        """Why SwiGLU of `product` cannot be what `matmul` writes."""
+        half = int(matmul.attrs["n"]) // 2
+        reasons = {
+            "it may have more than one row": not ops.is_one_row(matmul),
+            "the matmul before it does not quantize": not ops.is_call(matmul, GEMV),
+            "a residual is added before it": bool(matmul.attrs["residual"]),
+            "another SwiGLU comes before it": bool(matmul.attrs.get("swiglu", False)),
+            "what it reads has other readers": self.uses[product] > 1,
+            f"its {half} columns are not a multiple of {ROWS}": half % ROWS != 0,
+        }
+        return next((reason for reason, holds in reasons.items() if holds), None)
+
+    def _without_swiglu(self, reader: relax.Call, fused: relax.Call) -> relax.Call:
+        """`reader` where SwiGLU is done already, by `fused`."""
+        if ops.is_call(reader, SWIGLU):
+            return fused
+        inputs, plain = [self.builder_.emit(fused)], ops.Source("plain", int(reader.attrs["k"]))
+        if ops.is_call(reader, GEMV):
+            swiglu = bool(reader.attrs["swiglu"])
+            return ops.int8_gemv(inputs, reader.args[1:], plain, reader, swiglu=swiglu)
+        return ops.quantize_act(inputs, plain)
+
+
+def _reads_swiglu(call: relax.Call) -> bool:
+    """Whether `call` is SwiGLU of its first argument, or begins with it."""
+    if ops.is_call(call, SWIGLU):
+        return True
+    return any(ops.is_call(call, name) for name in READERS) and call.attrs["source"] == "swiglu"
+
+
+def _with_epilogue(gemv: relax.Call) -> relax.Call:
+    source = ops.Source.of(gemv)
+    inputs = ops.SOURCES[source.kind]
+    return ops.int8_gemv(gemv.args[:inputs], gemv.args[inputs:], source, gemv, swiglu=True)

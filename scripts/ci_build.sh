@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# Build every model for every target over one shared cache, and tell for each where its parts came
+# from. A build that fails is told and the rest goes on.
+set -euo pipefail
+
+usage() {
+  cat <<'USAGE'
+usage: ci_build.sh [options] -t TARGET[,TARGET...] MODEL...
+
+  -t TARGETS   targets, comma-separated; may be repeated: each list is built with one command
+  -q SCHEME    quantization scheme                     (default that of the targets)
+  -o DIR       directory that holds all builds         (default dist)
+  -c DIR       the build cache                         (default MLC_COMPILE_CACHE, or ~/.cache)
+  -i FILE      a bundle of `cache export` to import first; it may be absent
+  -e FILE      write a bundle of the cache afterwards, if nothing failed
+  -l           locked: fail where anything would have to be made
+  -h, --help   show this
+
+stdout:      a line for each artifact: directory, weights, library, packed, proof
+environment: MLC_COMPILE is the command to build with   (default mlc-compile)
+             PYTHON the interpreter that reads its JSON (default python3)
+exit code:   0 all built, 2 usage, else that of the last build that failed
+USAGE
+}
+
+misused() {
+  printf 'error: %s\n' "$1" >&2
+  usage >&2
+  exit 2
+}
+
+targets=() scheme=() cache=() locked=() out=dist import= export=
+for argument; do
+  [[ $argument != --help ]] || { usage && exit 0; }
+done
+while getopts :t:q:o:c:i:e:lh option; do
+  case $option in
+    t) targets+=("$OPTARG") ;;
+    q) scheme=(--quant "$OPTARG") ;;
+    o) out=$OPTARG ;;
+    c) cache=(--cache-dir "$OPTARG") ;;
+    i) import=$OPTARG ;;
+    e) export=$OPTARG ;;
+    l) locked=(--locked) ;;
+    h) usage && exit 0 ;;
+    :) misused "-$OPTARG needs a value" ;;
+    *) misused "unknown option -$OPTARG" ;;
+  esac
+done
+shift $((OPTIND - 1))
+((${#targets[@]})) || misused "no target given"
+(($#)) || misused "no model given"
+
+read -ra tool <<<"${MLC_COMPILE:-mlc-compile}"
+python=${PYTHON:-python3}
+for command in "${tool[0]}" "$python"; do
+  command -v "$command" >/dev/null || {
+    printf 'error: %s is not on the PATH\n hint: say where it is: MLC_COMPILE, PYTHON\n' \
+      "$command" >&2
+    exit 2
+  }
+done
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+if [[ -n $import && -e $import ]]; then
+  "${tool[@]}" cache import "$import" "${cache[@]}" --quiet >/dev/null
+fi
+
+failed=0
+for model; do
+  for list in "${targets[@]}"; do
+    printf '%s for %s\n' "$model" "$list" >&2
+    if "${tool[@]}" build "$model" --target "$list" -o "$out" "${scheme[@]}" "${cache[@]}" \
+      "${locked[@]}" --json --quiet >"$work/built.json"; then
+      "$python" - "$work/built.json" <<'TELL'
+import json
+import sys
+
+with open(sys.argv[1], encoding="utf-8") as file:
+    built = json.load(file)
+for one in built["artifacts"]:
+    parts = {**built["cache"], **one["cache"]}
+    told = (f"{step} {outcome}" for step, outcome in parts.items())
+    print(one["directory"], *told, one["check"]["status"], sep="\t")
+TELL
+    else
+      failed=$?
+      printf '%s for %s: failed with exit code %s\n' "$model" "$list" "$failed" >&2
+    fi
+  done
+done
+if ((failed == 0)) && [[ -n $export ]]; then
+  "${tool[@]}" cache export "$export" "${cache[@]}" --quiet >/dev/null
+fi
+exit "$failed"

@@ -1,0 +1,76 @@
+"""scripts/ci_build.sh: a matrix over one cache, a locked second time, a bundle between machines."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent.parent.parent / "scripts" / "ci_build.sh"
+
+
+@pytest.fixture(scope="module")
+def ci(tmp_path_factory, nano_checkpoint):
+    """`ci("-t", "cpu")`: run it on the nano checkpoint, over one cache unless another is named."""
+    home = tmp_path_factory.mktemp("ci")
+    command = f"{sys.executable} -m mlc_compile"
+
+    def run(*options, cache="cache", out="dist"):
+        shared = ["-c", str(home / cache), "-o", str(home / out)]
+        ran = subprocess.run(
+            [SCRIPT, *shared, *map(str, options), nano_checkpoint],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "MLC_COMPILE": command, "PYTHON": sys.executable},
+        )
+        return ran
+
+    run.home = home
+    return run
+
+
+def outcomes(ran):
+    """Target -> what was said of it."""
+    rows = [line.split("\t") for line in ran.stdout.splitlines()]
+    return {Path(row[0]).name: row[1:] for row in rows}
+
+
+def test_the_second_time_everything_is_there(ci):
+    first = ci("-t", "cpu,cpu-x86-64-v2")
+    assert first.returncode == 0, first.stderr
+    assert set(outcomes(first)) == {"cpu", "cpu-x86-64-v2"}
+    assert all("library built" in told for told in outcomes(first).values())
+    again = ci("-l", "-t", "cpu,cpu-x86-64-v2", out="elsewhere")
+    assert again.returncode == 0, again.stderr
+    for told in outcomes(again).values():
+        assert told[:-1] == ["weights cached", "library cached", "packed cached", "proof cached"]
+        assert told[-1] == "pass"
+
+
+def test_locked_fails_on_what_was_never_built_and_builds_the_rest(ci):
+    assert ci("-t", "cpu").returncode == 0
+    ran = ci("-l", "-t", "cpu-x86-64-v3", "-t", "cpu")
+    assert ran.returncode == 6
+    assert "cpu-x86-64-v3: failed with exit code 6" in ran.stderr
+    assert set(outcomes(ran)) == {"cpu"}
+
+
+def test_a_bundle_carries_the_cache_to_another_machine(ci):
+    bundle = ci.home / "bundle"
+    assert ci("-t", "cpu", "-e", bundle).returncode == 0
+    fresh = ci("-l", "-t", "cpu", "-i", bundle, cache="other", out="other-dist")
+    assert fresh.returncode == 0, fresh.stderr
+    assert "library cached" in outcomes(fresh)["cpu"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [([], "no target given"), (["-t"], "-t needs a value"), (["-z"], "unknown option -z")],
+)
+def test_misuse_is_told_with_the_usage(options, said):
+    ran = subprocess.run([SCRIPT, *options], capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    assert said in ran.stderr
+    assert "usage: ci_build.sh" in ran.stderr
