@@ -27,7 +27,7 @@ def rms_norm(k: int, eps: float, rows: int | None, device: Device) -> tirx.PrimF
         gamma = v.argument("gamma", (k,))
         y = v.argument("y", (1, m, k))
         with g.each_block(m, device, threads=threads) as (row, thread):
-            factor = _inverse_rms(x, (0, row), 0, k, eps, thread, threads)
+            factor = _inverse_rms(x, (0, row), 0, k, eps, thread, threads, device)
             with g.each_vector(k, thread, threads, lanes) as at:
                 scaled = v.load(x, 0, row, at, lanes=lanes) * v.splat(factor[0], lanes)
                 scaled = scaled * v.load(gamma, at, lanes=lanes)
@@ -52,7 +52,7 @@ def qk_norm(a: Attention, dtype: str, rows: int | None, device: Device) -> tirx.
         with g.each_block(m * heads, device, threads=threads) as (block, thread):
             row, head = block // heads, block % heads
             start = head * a.d
-            factor = _inverse_rms(qkv, (0, row), start, a.d, a.eps, thread, threads)
+            factor = _inverse_rms(qkv, (0, row), start, a.d, a.eps, thread, threads, device)
             with g.each_vector(a.d, thread, threads, lanes) as at:
                 value = v.load(qkv, 0, row, start + at, lanes=lanes)
                 gammas = [v.load(b, at, lanes=lanes) for b in (gamma_q, gamma_k)]
@@ -71,6 +71,7 @@ def _inverse_rms(
     eps: float,
     thread: Expr,
     threads: int,
+    device: Device,
 ) -> Buffer:
     """1 / sqrt(mean of squares + eps) of k values from `start`, by all threads of the block."""
     lanes = g.lanes_for(k)
@@ -80,7 +81,7 @@ def _inverse_rms(
         part = T.bind(v.load(x, *row, start + at, lanes=lanes))
         for value in g.elements(part, lanes):
             v.put(square[0] + value * value, square, 0)
-    total = g.block_sum(square[0], thread, threads, scratch)
+    total = g.block_total(square[0], thread, threads, scratch, device)
     factor = g.registers(1)
     v.put(v.const(1.0) / tirx.sqrt(total * v.const(1.0 / k) + v.const(eps)), factor, 0)
     return factor
