@@ -79,6 +79,12 @@ def test_a_kernel_over_a_limit_is_refused_by_name(module, limits, message):
     assert refused.value.hint
 
 
+def test_a_grid_that_is_too_long_is_refused():
+    one_token = norm.rms_norm(64, 1e-6, 8, find_target("webgpu").device)
+    with pytest.raises(TargetError, match="takes 8 blocks along x, the device allows 4"):
+        require_limits(tvm.IRModule({"rms_norm": one_token}), row(grid=4))
+
+
 def test_within_its_limits_it_passes(module):
     require_limits(module, row())
 
