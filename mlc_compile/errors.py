@@ -71,7 +71,7 @@ def error_class(exit_code: int) -> type[MlcError]:
 def near_matches(name: str, known: Iterable[str]) -> str:
     """A hint that lists what `name` may have meant, closest first, else all that is known."""
     choices = sorted(known)
-    close = difflib.get_close_matches(name, choices, n=3, cutoff=0.5)
+    close = difflib.get_close_matches(name.lower(), choices, n=3, cutoff=0.5)
     if close:
         return f"did you mean {' or '.join(repr(c) for c in close)}?"
     return f"one of {', '.join(choices)}"

@@ -172,6 +172,12 @@ def _check_pair(plainer: Target, better: Target) -> None:
             "variants must agree on triple, weight layout and KV cache",
             hint=apart,
         )
+    if plainer.device is not None or better.device is not None:
+        raise ConfigError(
+            f"{better.name} cannot share an artifact with {plainer.name}: "
+            "variants are for CPUs, of which the best is chosen at load",
+            hint=f"{apart}; cuda-multi has code for several GPUs in one library",
+        )
     if not set(plainer.requires) < set(better.requires):
         raise ConfigError(
             f"{better.name} cannot share an artifact with {plainer.name}: of two variants one "

@@ -58,7 +58,7 @@ def test_a_preset_is_consistent(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "near"), [("cpu-x86-64-v5", "cpu-x86-64-v4"), ("cpuu", "cpu"), ("apple-m1", "m1")]
+    ("name", "near"), [("cpu-x86-64-v5", "cpu-x86-64-v4"), ("cpuu", "cpu"), ("CPU", "cpu"), ("apple-m1", "m1")]
 )
 def test_an_unknown_name_lists_near_ones(name, near):
     with pytest.raises(ConfigError, match=f"no target '{name}'") as error:
@@ -244,6 +244,7 @@ def test_variants_of_which_none_is_the_better_are_refused(presets):
         ("cpu-x86-64-v3+v3", "names a target twice"),
         ("cpu-x86-64-v3+cpu-aarch64", "must agree on triple"),
         ("cpu-x86-64-v3+v9", "no target 'v9'"),
+        ("cuda-sm80+cuda-sm90", "variants are for CPUs"),
     ],
 )
 def test_variants_that_cannot_be_are_refused(name, told):

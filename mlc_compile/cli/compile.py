@@ -18,6 +18,7 @@ from mlc_compile.cli.options import (
     TargetQuant,
     Targets,
 )
+from mlc_compile.errors import ConfigError
 
 
 @output_options
@@ -41,6 +42,11 @@ def compile_(
     from mlc_compile.cli.options import library_options, one_target, scheme_for
     from mlc_compile.driver.compile import compile_model
 
+    if dump_ir is not None and dump_ir.resolve().is_relative_to(out.resolve()):
+        raise ConfigError(
+            f"--dump-ir {dump_ir} lies in the artifact, which is replaced as a whole",
+            hint="choose a directory outside of -o",
+        )
     row = one_target(target)
     scheme = scheme_for(quant, (row,))
     options = library_options(

@@ -10,6 +10,7 @@ import typer
 
 from mlc_compile.cli.console import Output, output_options
 from mlc_compile.cli.options import Artifact
+from mlc_compile.errors import ConfigError
 
 if TYPE_CHECKING:
     from mlc_compile.artifact import Library, Manifest
@@ -71,6 +72,13 @@ def _write_page(path: Path, artifact: Path, manifest: "Manifest") -> None:
     from mlc_compile.report.weights import errors_of
     from mlc_compile.runtime.defaults import read_fields
 
+    if path.is_dir():
+        raise ConfigError(f"--html {path} is a directory", hint="name a file to write")
+    if path.resolve().parent == artifact.resolve():
+        raise ConfigError(
+            f"--html {path} lies in the artifact, whose files are listed with their digests",
+            hint="write the page beside it",
+        )
     report = read_fields(artifact, REPORT, ReadReport)
     page = render(manifest, report, errors_of(artifact, manifest))
     path.write_text(page, encoding="utf-8")

@@ -52,3 +52,14 @@ def test_what_cannot_be_read_or_written_is_told(cli, artifact, tmp_path):
     ran = cli("inspect", artifact, "--html", tmp_path / "report.html")
     assert ran.code == 6
     assert "report.json is damaged" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("place", "told"), [("cpu/report.json", "lies in the artifact"), (".", "is a directory")]
+)
+def test_nothing_of_the_artifact_is_overwritten(cli, artifact, tmp_path, place, told):
+    before = (artifact / "report.json").read_bytes()
+    ran = cli("inspect", artifact, "--html", tmp_path / place)
+    assert ran.code == 2
+    assert told in ran.err
+    assert (artifact / "report.json").read_bytes() == before

@@ -37,3 +37,11 @@ def test_compile_dumps_and_logs_what_it_ran(cli, nano_checkpoint, tmp_path):
     seconds = json.loads((out / "build-log.json").read_text())["pass_seconds"]
     assert "FuseResidual" not in seconds["activations"]
     assert "FuseQuantizeGemv" in seconds["activations"]
+
+
+def test_a_dump_into_the_artifact_is_refused_since_it_would_be_lost(cli, nano_checkpoint, tmp_path):
+    out = tmp_path / "out"
+    ran = cli("compile", nano_checkpoint, "-o", out, "--dump-ir", out / "ir")
+    assert ran.code == 2
+    assert "lies in the artifact" in ran.err
+    assert not out.exists()

@@ -18,14 +18,13 @@ def ci(tmp_path_factory, nano_checkpoint):
 
     def run(*options, cache="cache", out="dist"):
         shared = ["-c", str(home / cache), "-o", str(home / out)]
-        ran = subprocess.run(
+        return subprocess.run(
             [SCRIPT, *shared, *map(str, options), nano_checkpoint],
             capture_output=True,
             text=True,
             check=False,
             env={**os.environ, "MLC_COMPILE": command, "PYTHON": sys.executable},
         )
-        return ran
 
     run.home = home
     return run
