@@ -8,7 +8,7 @@ from tvm import relax, tirx
 from mlc_compile import ops
 from mlc_compile.artifact import Limits
 from mlc_compile.driver.job import Options, choose_activations, choose_kv
-from mlc_compile.emit.cpu import tvm_target
+from mlc_compile.emit.backend import emitter_of
 from mlc_compile.model import load_config
 from mlc_compile.model.qwen3 import export
 from mlc_compile.passes import plan_memory
@@ -31,7 +31,18 @@ def shape_of(name):
 @pytest.fixture(scope="module", params=MODELS)
 def planned(request):
     """A whole model, planned with and without an arena."""
-    config, row, scheme = shape_of(request.param), find_target("cpu"), "q4f16_1"
+    return plans(request.param, "cpu")
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def planned_for_cuda(request):
+    """A whole model as a GPU gets it: no arena."""
+    return plans(request.param, "cuda-sm80")[0]
+
+
+def plans(name, target):
+    """As the target's pipeline plans it, and without an arena."""
+    config, row, scheme = shape_of(name), find_target(target), "q4f16_1"
     mod, names = export(config, tied=True)
     plan = Plan(
         target=row,
@@ -42,7 +53,7 @@ def planned(request):
         rope=config.rope,
         activations=choose_activations(row, scheme, Options()),
     )
-    with tvm_target(row):
+    with emitter_of(row).tvm_target(row):
         for phase in phases(plan):
             for step in phase.passes:
                 if isinstance(step, PlanMemory):
@@ -62,6 +73,14 @@ def test_an_arena_is_within_a_twentieth_of_what_is_alive_at_once(planned):
         assert 0 < one.lower_bound_bytes <= one.planned_bytes <= 1.05 * one.lower_bound_bytes
         assert one.planned_bytes <= one.static_plan_bytes < one.naive_bytes
         assert max(step.live_bytes for step in one.steps) == one.lower_bound_bytes
+
+
+def test_slots_of_a_gpu_are_within_a_twentieth_too(planned_for_cuda):
+    functions = by_name(plan_memory.read(planned_for_cuda))
+    for name in GENERATING:
+        one = functions[name]
+        assert 0 < one.lower_bound_bytes <= one.planned_bytes <= 1.05 * one.lower_bound_bytes
+        assert one.planned_bytes <= one.static_plan_bytes < one.naive_bytes
 
 
 def test_slots_need_no_more_than_tvm_s(planned):
