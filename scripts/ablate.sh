@@ -55,6 +55,13 @@ shift $((OPTIND - 1))
 model=$1
 read -ra tool <<<"${MLC_COMPILE:-mlc-compile}"
 python=${PYTHON:-python3}
+for command in "${tool[0]}" "$python"; do
+  command -v "$command" >/dev/null || {
+    printf 'error: %s is not on the PATH\n hint: say where it is: MLC_COMPILE, PYTHON\n' \
+      "$command" >&2
+    exit 2
+  }
+done
 
 if [[ -z $work ]]; then
   work=$(mktemp -d)

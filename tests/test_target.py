@@ -58,7 +58,8 @@ def test_a_preset_is_consistent(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "near"), [("cpu-x86-64-v5", "cpu-x86-64-v4"), ("cpuu", "cpu"), ("CPU", "cpu"), ("apple-m1", "m1")]
+    ("name", "near"),
+    [("cpu-x86-64-v5", "cpu-x86-64-v4"), ("cpuu", "cpu"), ("CPU", "cpu"), ("apple-m1", "m1")],
 )
 def test_an_unknown_name_lists_near_ones(name, near):
     with pytest.raises(ConfigError, match=f"no target '{name}'") as error:

@@ -8,32 +8,59 @@ Equal entries give equal files. The digest is compared before anything is unpack
 file with its own digest on the way into the store.
 """
 
+import errno
 import hashlib
 import io
+import os
+import re
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final
+from uuid import uuid4
 
 from mlc_compile.artifact import describe
+from mlc_compile.cache.ground import delete, is_file, is_there, make_directory
 from mlc_compile.cache.key import ENTRY, FILES, LEVELS, Entry, read_entry
 from mlc_compile.cache.store import Held, Store
 from mlc_compile.errors import ConfigError, DamageError
 
 MAGIC: Final = b"mlc-compile cache 1\n"
 DIGEST: Final = 64  # hexadecimal digits of a sha256
+# What must not be replaced by a file.
+KINDS: Final[dict[Callable[[Path], bool], str]] = {
+    Path.is_symlink: "a symbolic link that leads nowhere",
+    Path.is_dir: "a directory",
+    Path.is_char_device: "a device",
+    Path.is_block_device: "a device",
+    Path.is_fifo: "a pipe",
+    Path.is_socket: "a socket",
+}
 START: Final = len(MAGIC) + DIGEST + 1
 BLOCK: Final = 1 << 20
+LONGEST: Final = 120  # characters of a member's name that people are shown
+LEVEL: Final = "|".join(LEVELS)
+NAME: Final = re.compile(rf"({LEVEL})/[0-9a-f]{{64}}/({re.escape(ENTRY)}|{FILES}/.+)", re.DOTALL)
+# What a member's name can do to a file system: twice the same, a file as a directory, too long.
+ITS_FAULTS: Final = (
+    errno.EEXIST,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ENAMETOOLONG,
+    errno.EINVAL,
+    errno.EILSEQ,
+)
 IMPORT: Final = "import"  # the lock of those that unpack
 
 
 def export_entries(store: Store, out: Path) -> tuple[Entry, ...]:
     """Write all sound entries into the file `out`; what was written.
 
-    The file appears when it is whole. OSError where it cannot be written.
+    The file appears when it is whole, and takes the place of a file only, behind a symbolic
+    link too. ConfigError where `out` is something else, OSError where it cannot be written.
     """
     held = sorted(store.held(), key=lambda one: (one.entry.key.level, one.directory.name))
     with _replaced(out) as file:
@@ -47,8 +74,9 @@ def export_entries(store: Store, out: Path) -> tuple[Entry, ...]:
 
 
 def import_entries(store: Store, bundle: Path) -> tuple[Entry, ...]:
-    """Put the entries of a bundle into the store; those that were new to it.
+    """Put the entries of a bundle into the store, all or none; those that are new and stayed.
 
+    A store that is full drops some, which it notes.
     Raises ConfigError where it is no bundle, DamageError where it is a damaged one, and
     OSError where the store cannot be written.
     """
@@ -59,32 +87,49 @@ def import_entries(store: Store, bundle: Path) -> tuple[Entry, ...]:
             try:
                 with tarfile.open(fileobj=file, mode="r:") as tar:
                     _unpack(tar, aside)
-            except (tarfile.TarError, ValueError) as e:
+                found = [_sound(directory) for directory in _entries(aside)]
+            except (tarfile.TarError, ValueError, OverflowError) as e:
                 raise DamageError(f"{bundle} cannot be unpacked: {e}", hint=_AGAIN) from e
-            return tuple(_take_in(store, aside, bundle))
+            return _taken_in(store, found)
 
 
 @contextmanager
 def _room(store: Store) -> Iterator[Path]:
-    """A directory on the disk of the store; if we die, the next collection removes it."""
+    """A directory on the disk of the store; if we die, the next import or collection removes it."""
     with store.locked(IMPORT):
-        store.scratch.mkdir(parents=True, exist_ok=True)
+        make_directory(store.root, store.scratch)
+        for left in store.scratch.glob(f"{IMPORT}.*"):
+            delete(left)
         with tempfile.TemporaryDirectory(dir=store.scratch, prefix=f"{IMPORT}.") as directory:
             yield Path(directory)
 
 
 @contextmanager
 def _replaced(out: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `out` when the block has succeeded."""
-    if out.is_dir():
-        raise ConfigError(f"{out} is a directory, a bundle is a file", hint="name a file in it")
-    aside = out.with_name(f".{out.name}.partial")
+    """A file that takes the place of `out`, or of what it links to, when the block succeeded."""
+    place = Path(os.path.realpath(out))
+    _refuse_other(out, place)
+    aside = place.with_name(f".{uuid4().hex}.partial")  # its own: two may export to one place
     try:
-        with aside.open("w+b") as file:
+        file = aside.open("x+b")
+    except OSError as e:
+        e.filename = str(out)
+        raise
+    try:
+        with file:
             yield file
-        aside.replace(out)
+        _refuse_other(out, place)
+        aside.replace(place)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def _refuse_other(out: Path, place: Path) -> None:
+    """ConfigError if something lies at `place` that is no regular file."""
+    if not is_there(place) or is_file(place):
+        return
+    kind = next((told for looks, told in KINDS.items() if looks(place)), "something else")
+    raise ConfigError(f"{out} is {kind}, a bundle is a file", hint="name a file, new or old")
 
 
 def _packed(store: Store, tar: tarfile.TarFile, held: Held) -> bool:
@@ -117,15 +162,27 @@ def _put(tar: tarfile.TarFile, path: Path, name: str) -> None:
 
 
 def _unpack(tar: tarfile.TarFile, directory: Path) -> None:
-    """Plain files with plain paths: whoever made the bundle may have made its digest too."""
+    """Plain files of entries: whoever made the bundle may have made its digest too."""
     for member in tar:
-        path = directory / member.name
-        read = tar.extractfile(member) if member.isreg() else None
-        if read is None or not path.resolve().is_relative_to(directory.resolve()):
-            raise ValueError(f"it holds {member.name!r}, which is no file of an entry")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with read, path.open("xb") as write:
+        name = member.name
+        plain = member.isreg() and not member.issparse()
+        read = tar.extractfile(member) if plain and NAME.fullmatch(name) else None
+        if read is None or str(PurePosixPath(name)) != name or ".." in PurePosixPath(name).parts:
+            raise ValueError(f"it holds {_cut(name)}, which is no file of an entry")
+        path = directory / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write = path.open("xb")
+        except OSError as e:
+            if e.errno not in ITS_FAULTS:
+                raise
+            raise ValueError(f"{_cut(name)}: {(e.strerror or str(e)).lower()}") from e
+        with read, write:
             shutil.copyfileobj(read, write, BLOCK)
+
+
+def _cut(name: str) -> str:
+    return repr(name if len(name) <= LONGEST else f"{name[:LONGEST]}...")
 
 
 def _check(file: BinaryIO, bundle: Path) -> None:
@@ -147,22 +204,38 @@ def _digest_from(file: BinaryIO, start: int) -> str:
     return digest.hexdigest()
 
 
-def _take_in(store: Store, aside: Path, bundle: Path) -> Iterator[Entry]:
+def _entries(aside: Path) -> Iterator[Path]:
     for level in LEVELS:
-        for directory in sorted((aside / level).glob("*")):
-            try:
-                entry = read_entry(directory)
-            except FileNotFoundError as e:
-                raise DamageError(f"{bundle} lacks {e.filename}", hint=_AGAIN) from e
-            for file in entry.files:
-                if not _is_sound(directory / FILES, entry, file.path):
-                    raise DamageError(f"{bundle}: {file.path} is damaged", hint=_AGAIN)
-            with store.locked(entry.key.digest):
-                if store.find(entry.key) is None:
-                    store.add(entry.key, directory / FILES, entry.files)
-                    if store.has(entry.key):
-                        yield entry
-            shutil.rmtree(directory)
+        yield from sorted((aside / level).glob("*"))
+
+
+def _sound(directory: Path) -> tuple[Entry, Path]:
+    """An unpacked entry, whole and with its digests, and its files; ValueError if it is not."""
+    name = f"{directory.parent.name}/{directory.name}"
+    try:
+        entry = read_entry(directory)
+    except (FileNotFoundError, DamageError) as e:
+        raise ValueError(f"{name} has no sound {ENTRY}") from e
+    if entry.key.level != directory.parent.name:
+        raise ValueError(f"{name} is of another level")
+    wrong = [f.path for f in entry.files if not _is_sound(directory / FILES, entry, f.path)]
+    if wrong:
+        raise ValueError(f"{name}: {_cut(wrong[0])} is damaged or missing")
+    return entry, directory / FILES
+
+
+def _taken_in(store: Store, found: Sequence[tuple[Entry, Path]]) -> tuple[Entry, ...]:
+    new = []
+    for entry, files in found:
+        with store.locked(entry.key.digest):
+            if store.find(entry.key) is None:
+                store.add(entry.key, files, entry.files)
+                new.append(entry)
+        shutil.rmtree(files.parent)
+    stayed = tuple(entry for entry in new if store.has(entry.key))
+    if len(stayed) < len(new):
+        store.notes.append(f"{len(new) - len(stayed)} of {len(new)} new entries did not stay")
+    return stayed
 
 
 _AGAIN: Final = "copy or export it again"

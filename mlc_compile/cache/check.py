@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlc_compile.artifact import describe
+from mlc_compile.cache.ground import is_file, is_there
 from mlc_compile.cache.key import ENTRY, FILES, LEVELS, Entry, Level, read_entry
 from mlc_compile.cache.store import Store
 from mlc_compile.errors import DamageError
@@ -41,7 +42,7 @@ def check(store: Store) -> Iterator[tuple[Path, Damaged | None]]:
     """
     for directory in store.directories():
         reason = _fault(directory)
-        damaged = reason is not None and directory.is_dir()
+        damaged = reason is not None and is_there(directory)
         yield directory, Damaged(directory, reason or "") if damaged else None
 
 
@@ -60,16 +61,18 @@ def _fault(directory: Path) -> str | None:
         return f"it has no {ENTRY}"
     except DamageError as e:
         return str(e)
+    except NotADirectoryError:  # it was replaced while we looked
+        return "it is no entry"
 
 
 def _wrong_files(files: Path, entry: Entry) -> Iterator[str]:
     for file in entry.files:
         path = files / file.path
-        if not path.is_file():
+        if not is_file(path):
             yield f"{file.path} is missing"
         elif describe(path, file.path) != file:
             yield f"{file.path} does not have its digest"
     known = {file.path for file in entry.files}
     for path in sorted(files.rglob("*")):
-        if path.is_file() and path.relative_to(files).as_posix() not in known:
+        if not path.is_dir() and path.relative_to(files).as_posix() not in known:
             yield f"{path.relative_to(files).as_posix()} does not belong to it"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from mlc_compile.artifact import File
+from mlc_compile.cache.ground import is_file
 
 FICLONE: Final = 0x40049409  # Linux's ioctl that clones a file: _IOW(0x94, 9, int)
 BLOCK: Final = 1 << 20
@@ -64,6 +65,8 @@ def _copy(source: Path, target: Path, see: Callable[[bytes], object]) -> bool:
 
 
 def _opened(source: Path) -> BinaryIO:
+    if not is_file(source):
+        raise Unreadable
     try:
         return source.open("rb")
     except OSError as e:

@@ -2,12 +2,13 @@
 
 import hashlib
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final, Literal, get_args
 
 import msgspec
 
 from mlc_compile.artifact import SEAL, File, Struct, pretty_json, seal_of
+from mlc_compile.cache.ground import is_file, is_there
 from mlc_compile.errors import DamageError
 
 Level = Literal["weights", "limits", "library", "packed", "proof", "kernel"]
@@ -63,16 +64,26 @@ def read_entry(directory: Path) -> Entry:
     Raises DamageError if it does not say what was written, FileNotFoundError if it is gone.
     """
     path = directory / ENTRY
+    if is_there(path if directory.is_dir() else directory) and not is_file(path):
+        raise DamageError(f"{directory} is no entry", hint=REPAIR)
     try:
         raw: dict[str, Any] = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
         seal = raw.pop(SEAL, None)
         entry = msgspec.convert(raw, Entry)
     except (msgspec.DecodeError, RecursionError) as e:
         raise DamageError(f"{path} is damaged: {e}", hint=REPAIR) from e
-    outside = any(Path(f.path).is_absolute() or ".." in Path(f.path).parts for f in entry.files)
-    if seal != seal_of(raw) or entry.key.digest != directory.name or outside:
+    paths = [file.path for file in entry.files]
+    plain = len(set(paths)) == len(paths) and all(map(_is_plain, paths))
+    if seal != seal_of(raw) or entry.key.digest != directory.name or not plain:
         raise DamageError(f"{path} is not as it was written", hint=REPAIR)
     return entry
+
+
+def _is_plain(path: str) -> bool:
+    """Whether it is the one way to write a path below a directory."""
+    pure = PurePosixPath(path)
+    inside = not pure.is_absolute() and ".." not in pure.parts and path != "."
+    return inside and pure.as_posix() == path
 
 
 def _differing(one: dict[str, str], other: dict[str, str]) -> Iterator[str]:

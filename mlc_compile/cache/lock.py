@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from mlc_compile.cache.ground import delete
+
 
 def acquire(path: Path, *, wait: bool = True) -> int | None:
     """Lock `path`, made if it is absent; the handle to `release`, None if held and not `wait`.
@@ -13,6 +15,8 @@ def acquire(path: Path, *, wait: bool = True) -> int | None:
     OSError where the file cannot be made or the file system has no locks.
     """
     while True:
+        if path.is_dir():  # nobody of us made it
+            delete(path)
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

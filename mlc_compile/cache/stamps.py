@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from mlc_compile.artifact import File, describe
+from mlc_compile.cache.ground import delete, make_directory
 from mlc_compile.cache.lock import try_lock
 
 FILE: Final = "stamps.json"
@@ -66,11 +67,15 @@ class Stamps:
         except OSError:
             return False
 
-    def remember(self, directory: Path, files: tuple[File, ...]) -> None:
-        """Take digests of files that this process wrote, or just compared with them."""
+    def remember(self, directory: Path, files: tuple[File, ...], seen: Path | None = None) -> None:
+        """Take digests of files that this process wrote, or just compared with them.
+
+        `seen`: another directory with links to them, which nobody else can replace.
+        """
         for file in files:
             name = os.path.realpath(directory / file.path)
-            self._known[name] = msgspec.structs.replace(_look(name), sha256=file.sha256)
+            look = name if seen is None else os.path.realpath(seen / file.path)
+            self._known[name] = msgspec.structs.replace(_look(look), sha256=file.sha256)
             self._dirty = True
 
     def distrust(self, inputs: Iterable[Path]) -> None:
@@ -90,7 +95,7 @@ class Stamps:
         """
         if self.root is None or not self._dirty:
             return
-        self.root.mkdir(parents=True, exist_ok=True)
+        make_directory(self.root, self.root)
         with try_lock(self.root / f"{FILE}.lock") as free:
             if free:
                 self._write(self.root)
@@ -101,6 +106,9 @@ class Stamps:
         if len(kept) > MOST:
             kept = {name: stamp for name, stamp in kept.items() if os.path.exists(name)}
         aside = root / f"{FILE}.new"
+        for place in (aside, root / FILE):
+            if place.is_dir():  # nobody of us made it
+                delete(place)
         aside.write_bytes(msgspec.json.encode(kept))
         aside.replace(root / FILE)
 

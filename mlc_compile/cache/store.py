@@ -15,9 +15,17 @@ from typing import Final
 from uuid import uuid4
 
 from mlc_compile.artifact import File, describe
+from mlc_compile.cache.collect import collect, tell_too_large
 from mlc_compile.cache.copy import Unreadable, copy_in, copy_out, sync
+from mlc_compile.cache.ground import (
+    delete,
+    is_file,
+    is_there,
+    make_directory,
+    require_directories,
+)
 from mlc_compile.cache.key import ENTRY, FILES, LEVELS, Entry, Key, Level, read_entry, write_entry
-from mlc_compile.cache.lock import acquire, release, try_lock
+from mlc_compile.cache.lock import acquire, release
 from mlc_compile.errors import DamageError
 from mlc_compile.progress import SILENT, Progress
 
@@ -43,14 +51,21 @@ class Store:
     """The build cache under `cache_dir`, kept below `limit` bytes by dropping what served least
     recently.
 
-    `notes` collects what went wrong, each in a sentence for people.
+    `notes` collects what went wrong, each in a sentence for people. `only_looks`: nothing is
+    written, removed or marked as used.
     """
 
     cache_dir: Path
     limit: int = DEFAULT_LIMIT
     notes: list[str] = field(default_factory=list)
-    _writable: bool = True
+    only_looks: bool = False
+    _writable: bool = field(init=False)
     _nbytes: int | None = None  # of all entries, when they were last counted and since
+    _unkept: list[Entry] = field(default_factory=list)  # larger than the limit
+
+    def __post_init__(self) -> None:
+        """Who only looks never begins to write."""
+        self._writable = not self.only_looks
 
     @property
     def root(self) -> Path:
@@ -58,7 +73,8 @@ class Store:
         return self.cache_dir / "builds" / FORMAT
 
     @property
-    def _locks(self) -> Path:
+    def locks(self) -> Path:
+        """One file for each key that somebody works on, or has worked on."""
         return self.root / "locks"
 
     @property
@@ -66,17 +82,25 @@ class Store:
         """For work in progress: `collect` removes `<name>.*` unless the lock `name` is held."""
         return self.root / "scratch"
 
+    def require(self) -> None:
+        """EnvironmentError_ where something that is no directory lies in the cache's place."""
+        require_directories(self.cache_dir, self.root.parent, self.root)
+
+    def looking(self) -> "Store":
+        """The same store for somebody who only looks."""
+        return Store(self.cache_dir, self.limit, self.notes, only_looks=True)
+
     @contextmanager
     def locked(self, name: str, progress: Progress = SILENT) -> Iterator[None]:
         """Hold the lock called `name` (a key's digest); none where the store is not writable."""
         handle = None
         if self._writable:
             with self.writing():
-                self._locks.mkdir(parents=True, exist_ok=True)
-                handle = acquire(self._locks / name, wait=False)
+                make_directory(self.root, self.locks)
+                handle = acquire(self.locks / name, wait=False)
                 if handle is None:
                     progress.step("waiting for another build of the same")
-                    handle = acquire(self._locks / name)
+                    handle = acquire(self.locks / name)
         try:
             yield
         finally:
@@ -85,14 +109,14 @@ class Store:
 
     def has(self, key: Key) -> bool:
         """Whether there is an entry of `key`, sound or not."""
-        return self._place(key).is_dir()
+        return is_there(self._place(key))
 
     def find(self, key: Key) -> Entry | None:
         """The entry of `key`, which now counts as used; its files are looked at later."""
         directory = self._place(key)
         try:
             entry = read_entry(directory)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             if directory.is_dir():
                 self.discard(key, f"it has no {ENTRY}")
             return None
@@ -102,16 +126,19 @@ class Store:
         except OSError as e:  # a disk that fails, or no permission
             self._give_up((e.strerror or str(e)).lower())
             return None
-        with suppress(OSError):
-            os.utime(directory / ENTRY)
+        if not self.only_looks:
+            with suppress(OSError):
+                os.utime(directory / ENTRY)
         return entry
 
     def read(self, entry: Entry, path: str) -> bytes | None:
         """A small file of an entry, compared with its digest; None, and no entry, if damaged."""
         with suppress(OSError):
-            data = (self.files(entry) / path).read_bytes()
-            if hashlib.sha256(data).hexdigest() == entry.file(path).sha256:
-                return data
+            source = self.files(entry) / path
+            if is_file(source):
+                data = source.read_bytes()
+                if hashlib.sha256(data).hexdigest() == entry.file(path).sha256:
+                    return data
         self.discard(entry.key, f"{path} is damaged or missing")
         return None
 
@@ -134,7 +161,7 @@ class Store:
             return
         with self.writing():
             scratch = self.scratch / key.digest
-            shutil.rmtree(scratch, ignore_errors=True)  # a killed build's
+            delete(scratch)  # a killed build's
             try:
                 self._write(scratch, entry, directory)
             finally:
@@ -151,7 +178,7 @@ class Store:
             return
         with self.writing():
             try:
-                aside.mkdir(parents=True, exist_ok=True)
+                make_directory(self.root, aside)
                 (aside / name).write_bytes(data)
                 self.add(key, aside, (describe(aside / name, name),))
             finally:
@@ -160,6 +187,9 @@ class Store:
     def discard(self, key: Key, why: str) -> None:
         """Remove a damaged entry, and say so; one that was collected meanwhile is no damage."""
         if not self.has(key):
+            return
+        if self.only_looks:
+            self.notes.append(f"a {key.level} entry of the cache is damaged ({why})")
             return
         self.notes.append(f"a {key.level} entry of the cache was damaged ({why}); it was removed")
         try:
@@ -175,11 +205,11 @@ class Store:
 
         Nothing happens if somebody else was faster.
         """
-        gone = self.scratch / f"{directory.name}.{uuid4().hex}"
-        self.scratch.mkdir(parents=True, exist_ok=True)
+        gone = self.scratch / f"gone.{uuid4().hex}"  # not its name, which may be anything
+        make_directory(self.root, self.scratch)
         with suppress(FileNotFoundError):
             directory.rename(gone)
-            shutil.rmtree(gone, ignore_errors=True)
+            delete(gone)
 
     def held(self) -> tuple[Held, ...]:
         """All readable entries, the one that served least recently first."""
@@ -191,9 +221,18 @@ class Store:
         return tuple(sorted(found, key=lambda one: (one.used, one.directory.name)))
 
     def directories(self) -> tuple[Path, ...]:
-        """The directories of all entries, readable or not, by level."""
-        levels = [self.root / "entries" / level for level in LEVELS]
-        return tuple(d for level in levels if level.is_dir() for d in sorted(level.iterdir()))
+        """All that lies where entries belong, readable or not, by level.
+
+        Something in the place of a level's directory counts too.
+        """
+        base = self.root / "entries"
+        if not base.is_dir():
+            return (base,) if is_there(base) else ()
+        found: list[Path] = []
+        for place in (base / level for level in LEVELS):
+            there = [place] if is_there(place) else []
+            found += sorted(place.iterdir()) if place.is_dir() else there
+        return tuple(found)
 
     def collect(self, limit: int) -> tuple[Entry, ...]:
         """Remove what served least recently until the rest fits `limit` bytes; what was removed.
@@ -201,24 +240,8 @@ class Store:
         Entries that somebody works with stay. What killed processes left goes too, and what
         cannot be read, which no build would find.
         """
-        there, held = self.directories(), self.held()
-        for directory in set(there) - {one.directory for one in held}:
-            with self._unless_locked(directory.name) as free:
-                if free:
-                    self.remove(directory)
-        total = sum(one.entry.nbytes for one in held)
-        removed = []
-        for one in held:
-            if total <= limit:
-                break
-            with self._unless_locked(one.directory.name) as free:
-                if free:
-                    self.remove(one.directory)
-                    removed.append(one.entry)
-                    total -= one.entry.nbytes
-        self._nbytes = total
-        self._clear_leftovers()
-        return tuple(removed)
+        removed, self._nbytes = collect(self, limit)
+        return removed
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -248,13 +271,10 @@ class Store:
         if not self._writable:
             return False
         if entry.nbytes > self.limit:
-            self.notes.append(
-                f"the {entry.key.level} entry takes {entry.nbytes >> 20} MiB, more than the cache "
-                f"may hold ({self.limit >> 20} MiB): it was not kept; raise --cache-size"
-            )
+            tell_too_large(self.notes, self._unkept, entry, self.limit)
             return False
         with self.writing():
-            self.root.mkdir(parents=True, exist_ok=True)
+            make_directory(self.root, self.root)
             if shutil.disk_usage(self.root).free < 2 * entry.nbytes:
                 self._give_up("too little space is left on its disk")
         return self._writable
@@ -262,12 +282,12 @@ class Store:
     def _write(self, scratch: Path, entry: Entry, directory: Path) -> None:
         """Put an entry together in `scratch` and rename it to its place."""
         place = self._place(entry.key)
-        (scratch / FILES).mkdir(parents=True)
-        place.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(self.root, scratch / FILES)
+        make_directory(self.root, place.parent)
         for file in entry.files:
             copy_in(directory / file.path, scratch / FILES / file.path)
         write_entry(scratch, entry)
-        if place.exists():
+        if is_there(place):
             self.remove(place)
         if entry.key.level in CHEAP:
             scratch.rename(place)
@@ -277,24 +297,3 @@ class Store:
             sync(path)
         scratch.rename(place)
         sync(place.parent)
-
-    @contextmanager
-    def _unless_locked(self, name: str) -> Iterator[bool]:
-        """Whether nobody works on what `name` locks, nobody being able to begin meanwhile."""
-        path = self._locks / name
-        self._locks.mkdir(parents=True, exist_ok=True)
-        with try_lock(path) as free:
-            yield free
-            if free:
-                path.unlink(missing_ok=True)  # whoever waits for it sees that and makes another
-
-    def _clear_leftovers(self) -> None:
-        """What killed processes left in `scratch`, and locks that nobody holds."""
-        left = self.scratch.iterdir() if self.scratch.is_dir() else ()
-        for path in left:
-            with self._unless_locked(path.name.partition(".")[0]) as free:
-                if free:
-                    shutil.rmtree(path, ignore_errors=True)
-        for path in self._locks.iterdir() if self._locks.is_dir() else ():
-            with self._unless_locked(path.name):
-                pass

@@ -14,6 +14,7 @@ from mlc_compile.cli.options import (
     Context,
     DisabledPasses,
     KVType,
+    MaxSize,
     MemoryBudget,
     Model,
     PrefillChunk,
@@ -28,6 +29,7 @@ from mlc_compile.cli.options import (
 from mlc_compile.errors import DamageError
 
 if TYPE_CHECKING:
+    from mlc_compile.cache import Store
     from mlc_compile.driver.explain import Explained
 
 LONGEST: Final = 40  # characters of a component's value that people are shown whole
@@ -40,7 +42,7 @@ def stats(output: Output, *, cache_size: CacheSize = CACHE_SIZE) -> None:
     """Show where the cache is, what it holds and how much it may."""
     from mlc_compile.cache.check import count
 
-    store = open_store(output.cache_dir, cache_size)
+    store = _opened(output, cache_size)
     counts = count(store)
     total = sum(one.nbytes for one in counts)
     table = plain_table("level", "entries", "MB")
@@ -77,7 +79,7 @@ def explain(
     options = library_options(
         context, prefill_chunk, kv_dtype, activations, memory_budget, disable_pass
     )
-    store, targets = open_store(output.cache_dir), targets_named(target)
+    store, targets = _opened(output), targets_named(target)
     scheme = scheme_for(quant, targets)
     steps = explain_build(find_model(model), targets, scheme, options, store)
     for note in store.notes:
@@ -96,7 +98,7 @@ def verify(
     from mlc_compile.cache.check import check
     from mlc_compile.cache.check import repair as remove
 
-    store = open_store(output.cache_dir)
+    store = _opened(output)
     total = len(store.directories())
     with output.progress() as progress:
         progress.step("reading the cache", total)
@@ -127,13 +129,10 @@ def verify(
 def gc(
     output: Output,
     *,
-    max_size: Annotated[
-        str, typer.Option(envvar="MLC_COMPILE_CACHE_SIZE", help="What may stay, such as 10GiB.")
-    ] = CACHE_SIZE,
+    max_size: MaxSize = CACHE_SIZE,
 ) -> None:
     """Remove what served least recently until the rest is small enough."""
-
-    removed = open_store(output.cache_dir).collect(size(max_size, "--max-size"))
+    removed = _opened(output).collect(size(max_size, "--max-size"))
     nbytes = sum(entry.nbytes for entry in removed)
     value = {"removed": [entry.key.digest for entry in removed], "nbytes": nbytes}
     output.result(value, f"{len(removed)} entries removed, {nbytes / 1e6:,.1f} MB")
@@ -144,7 +143,7 @@ def export(output: Output, out: Bundle) -> None:
     """Write every sound entry into FILE, for another machine."""
     from mlc_compile.cache.bundle import export_entries
 
-    store = open_store(output.cache_dir)
+    store = _opened(output)
     total = len(store.directories())
     written = export_entries(store, out)
     output.story(f"{len(written)} entries, {out.stat().st_size / 1e6:,.1f} MB")
@@ -156,10 +155,10 @@ def export(output: Output, out: Bundle) -> None:
 
 @output_options
 def import_(output: Output, bundle: Bundle, *, cache_size: CacheSize = CACHE_SIZE) -> None:
-    """Take the entries of FILE in; one byte that is wrong and none is."""
+    """Take the entries of FILE in: all, or none where one byte is wrong."""
     from mlc_compile.cache.bundle import import_entries
 
-    store = open_store(output.cache_dir, cache_size)
+    store = _opened(output, cache_size)
     new = import_entries(store, bundle)
     for note in store.notes:
         output.story(note)
@@ -176,11 +175,16 @@ CACHE_COMMANDS: Final[dict[str, Callable[..., None]]] = {
 }
 
 
+def _opened(output: Output, cache_size: str = CACHE_SIZE) -> "Store":
+    """The cache; EnvironmentError_ where something else lies in its place: none is no trouble."""
+    store = open_store(output.cache_dir, cache_size)
+    store.require()
+    return store
+
+
 def _lines(step: "Explained") -> Sequence[str]:
     name = f"{step.target}: {step.step}" if step.target else step.step
-    if step.hit:
-        return (f"{name}: hit",)
-    head = f"{name}: miss" + (f", {step.reason}" if step.reason else "")
+    head = f"{name}: {step.outcome}" + (f", {step.reason}" if step.reason else "")
     differing = (
         f"  {d.component}: {_short(d.wanted)}, nearest entry {_short(d.nearest)}"
         for d in step.differences

@@ -42,10 +42,13 @@ P = ParamSpec("P")
 def default_cache_dir() -> Path:
     """Where caches go when neither the option nor the variable says: XDG's place for them."""
     base = os.environ.get("XDG_CACHE_HOME")
+    nowhere = Path(tempfile.gettempdir()) / "mlc_compile"
+    if not base and os.environ.get("HOME") == "":
+        return nowhere
     try:
         return (Path(base) if base else Path.home() / ".cache") / "mlc_compile"
     except RuntimeError:  # no HOME, and a user without an entry: usual in containers
-        return Path(tempfile.gettempdir()) / "mlc_compile"
+        return nowhere
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 OPTIONAL: Final = {  # distribution -> what it is for, and the command that brings it
     "ziglang": ("links for other machines", "pip install 'mlc_compile[cross]'"),
-    "lief": ("checks libraries for other machines", "pip install 'mlc_compile[cross]'"),
+    "lief": ("checks what was linked", "pip install lief"),
     "torch": ("live comparison with transformers", "pip install 'mlc_compile[hf]'"),
 }
 EMITS: Final = {"source": "the kernels' source only", "nothing": "nothing"}  # Ability.emit

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import typer
@@ -15,6 +15,8 @@ from mlc_compile.errors import ConfigError
 if TYPE_CHECKING:
     from mlc_compile.artifact import Library, Manifest
     from mlc_compile.runtime.memory import Memory
+
+KV_KINDS: Final = {"flat": "flat", "tvm_paged": "TVM's paged"}  # Manifest.kv_kind, for people
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -94,7 +96,7 @@ def _facts(manifest: "Manifest") -> list[str]:
         "built by": f"mlc-compile {m.versions.mlc_compile}, tvm {m.versions.tvm}, "
         f"tvm-ffi {m.versions.tvm_ffi}",
         "limits": f"context {m.limits.context}, prefill chunk {m.limits.prefill_chunk} tokens",
-        "KV cache": f"flat, {m.kv.dtype}, pages of {m.kv.page} tokens",
+        "KV cache": f"{KV_KINDS[m.kv_kind]}, {m.kv.dtype}, pages of {m.kv.page} tokens",
         "activations": m.activations,
         "proof": m.check.told(),
     }

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
@@ -125,18 +126,47 @@ Locked = Annotated[
     bool,
     typer.Option("--locked", help="Fail where a step is not in the cache, and say what differs."),
 ]
+CACHE_SIZE: Final = "20GiB"
+CACHE_SIZE_VARIABLE: Final = "MLC_COMPILE_CACHE_SIZE"
+
+
+def _checked_size(context: typer.Context, parameter: typer.CallbackParam, text: str) -> str:
+    """`text`, if it is a size; a ConfigError names the variable where the text is from there."""
+    source = context.get_parameter_source(parameter.name or "")
+    from_variable = source is not None and source.name == "ENVIRONMENT"
+    size(text, f"{CACHE_SIZE_VARIABLE}=" if from_variable else parameter.opts[0])
+    return text
+
+
 CacheSize = Annotated[
     str,
     typer.Option(
         "--cache-size",
-        envvar="MLC_COMPILE_CACHE_SIZE",
+        metavar="SIZE",
+        envvar=CACHE_SIZE_VARIABLE,
+        callback=_checked_size,
         help="Most that the build cache keeps; what served least recently goes first.",
     ),
 ]
-CACHE_SIZE: Final = "20GiB"
+MaxSize = Annotated[
+    str,
+    typer.Option(
+        "--max-size",
+        metavar="SIZE",
+        envvar=CACHE_SIZE_VARIABLE,
+        callback=_checked_size,
+        help="What may stay, such as 10GiB.",
+    ),
+]
 SIZE: Final = re.compile(r"(?P<number>[0-9]{1,9}(\.[0-9]{1,3})?) ?(?P<unit>[A-Za-z]*)")
-POWERS: Final = {"K": 10, "M": 20, "G": 30, "T": 40}
-UNITS: Final = {"": 0, **POWERS, **{f"{unit}IB": power for unit, power in POWERS.items()}}
+PREFIXES: Final = "KMGT"
+UNITS: Final[dict[str, int]] = {  # bytes, by the unit in capitals
+    "": 1,
+    "B": 1,
+    **{f"{prefix}B": 1000**i for i, prefix in enumerate(PREFIXES, 1)},
+    **{f"{prefix}IB": 1024**i for i, prefix in enumerate(PREFIXES, 1)},
+    **{prefix: 1024**i for i, prefix in enumerate(PREFIXES, 1)},
+}
 
 
 def scheme_for(asked: str | None, targets: "Sequence[Target]") -> str:
@@ -213,13 +243,18 @@ def open_store(cache_dir: Path, cache_size: str = CACHE_SIZE) -> "Store":
 
 
 def size(text: str, option: str) -> int:
-    """`"10GiB"` -> 10737418240; ConfigError for what is no size."""
+    """`"10GiB"` -> 10737418240, `"10GB"` -> 10000000000; ConfigError for what is no size.
+
+    `option` is what the text was given by: an option, or a variable and a "=".
+    """
     found = SIZE.fullmatch(text.strip())
     if found is None or found["unit"].upper() not in UNITS:
+        example = option if option.endswith("=") else f"{option} "
         raise ConfigError(
-            f"{option} must be a size, got {text!r}", hint=f"for example {option} 10GiB"
+            f"{option.removesuffix('=')} must be a size, got {text!r}",
+            hint=f"for example {example}10GiB, or 10GB; units are B, kB to TB and KiB to TiB",
         )
-    return int(float(found["number"]) * (1 << UNITS[found["unit"].upper()]))
+    return round(Decimal(found["number"]) * UNITS[found["unit"].upper()])
 
 
 def numbers(text: str, option: str) -> tuple[int, ...]:

@@ -31,6 +31,7 @@ from mlc_compile.driver.clock import Clock
 from mlc_compile.driver.compile import compile_into, require_code, write_log
 from mlc_compile.driver.convert import convert_into
 from mlc_compile.driver.decide import decide
+from mlc_compile.driver.files import link_file, make_plain
 from mlc_compile.driver.job import DEFAULTS, Job, Options
 from mlc_compile.driver.pack import pack_weights
 from mlc_compile.driver.prove import known_check, proven
@@ -44,7 +45,6 @@ from mlc_compile.staging import refuse_foreign, staged
 from mlc_compile.target import Target
 
 WEIGHTS: Final = "weights"
-STEPS: Final = ("library", "packed", "proof")  # of one artifact
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +167,9 @@ def _build_one(
 ) -> Built:
     clock, steps, kernels = Clock(shared.progress), dict[str, Outcome](), Kernels(reuse)
     with reuse.output(out):
-        expected = _expected(job, weights, reuse)
+        expected, sources = _expected(job, weights, reuse)
         if expected is not None and _holds(out, expected, reuse):
-            return Built(out, expected, {}, dict.fromkeys(STEPS, "cached"), unchanged=True)
+            return Built(out, expected, {}, sources, unchanged=True)
         with staged(out) as scratch:
             compiled, steps["library"] = _compile(scratch, job, clock, reuse, kernels)
             with clock.timed("packing"):
@@ -194,19 +194,31 @@ def _build_one(
     return Built(out, manifest, clock.seconds, steps, counts)
 
 
-def _expected(job: Job, weights: Weights, reuse: Reuse) -> Manifest | None:
-    """The manifest of the finished artifact, if every step is in the cache."""
+def _expected(
+    job: Job, weights: Weights, reuse: Reuse
+) -> tuple[Manifest | None, dict[str, Outcome]]:
+    """The manifest of the finished artifact, and where its steps are from, if none is to be made.
+
+    A proof that this machine cannot replay is not to be made either.
+    """
     library = reuse.look_up(lambda keys: keys.library(job))
     compiled = reuse.manifest(library, Manifest)
     if compiled is None:
-        return None
+        return None, {}
     plan = compiled.plan_digest
     packed = reuse.look_up(lambda keys: keys.packed(weights.manifest.digest, plan))
     if packed is None:
-        return None
+        return None, {}
     manifest = finished(compiled, weights.manifest, packed.file(PACKED_WEIGHTS))
-    check = known_check(manifest, reuse)
-    return None if check is None else replace(manifest, check=check)
+    known = known_check(manifest, reuse)
+    if known is None:
+        return None, {}
+    check, outcome = known
+    return replace(manifest, check=check), {
+        "library": "cached",
+        "packed": "cached",
+        "proof": outcome,
+    }
 
 
 def _holds(out: Path, expected: Manifest, reuse: Reuse) -> bool:
@@ -229,6 +241,7 @@ def _compile(
         with kept_by(kernels):
             manifest = compile_into(scratch, job, clock)
         write_manifest(scratch, manifest)
+        make_plain(scratch, like=scratch / MANIFEST)
         step.keep(scratch, _with_manifest(scratch, manifest.files))
         return manifest, step.outcome
 
@@ -244,7 +257,9 @@ def _pack(
     """Pack, or link to what an earlier target of this build has by the same plan."""
     twin = next((b for b in before if b.manifest.plan_digest == manifest.plan_digest), None)
     if twin is not None:
-        return _link(twin, scratch, reuse), twin.steps["packed"]
+        packed = next(file for file in twin.manifest.files if file.path == PACKED_WEIGHTS)
+        if link_file(packed, twin.directory, scratch, reuse):
+            return packed, twin.steps["packed"]
     plan = manifest.plan_digest
     with reuse.step(lambda keys: keys.packed(weights.manifest.digest, plan)) as step:
         if step.entry is not None:
@@ -267,16 +282,6 @@ def _require_same(weights: Weights) -> None:
             f"{weights.directory} was replaced by another build while this one read it",
             hint="build models of one name into different directories with -o",
         )
-
-
-def _link(twin: Built, scratch: Path, reuse: Reuse) -> File:
-    packed = next(file for file in twin.manifest.files if file.path == PACKED_WEIGHTS)
-    try:
-        (scratch / PACKED_WEIGHTS).hardlink_to(twin.directory / PACKED_WEIGHTS)
-    except OSError:  # a file system without hard links
-        shutil.copyfile(twin.directory / PACKED_WEIGHTS, scratch / PACKED_WEIGHTS)
-    reuse.trust(twin.directory, (packed,))  # a link more is another change time
-    return packed
 
 
 def finished(compiled: Manifest, weights: WeightsManifest, packed: File) -> Manifest:

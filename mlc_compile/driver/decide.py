@@ -17,13 +17,25 @@ LIMITS: Final = "limits.json"  # the one file of such an entry
 
 def decide(subject: Subject, target: Target, quant: str, options: Options, reuse: Reuse) -> Job:
     """`prepare`, where limits that the budget allowed before are not worked out again."""
+    job = undecided(subject, target, quant, options)
     if options.memory_budget is None:
-        return prepare(subject, target, quant, options)
-    job = prepare(subject, target, quant, replace(options, memory_budget=None))
+        return job
     with reuse.step(lambda keys: keys.limits(job, options), required=False) as step:
-        known = reuse.read(step.entry, LIMITS)
+        known = within(job, reuse.read(step.entry, LIMITS))
         if known is not None:
-            return replace(job, limits=msgspec.json.decode(known, type=Limits))
+            return known
         job = prepare(subject, target, quant, options)
         step.keep_bytes(LIMITS, pretty_json(job.limits))
         return job
+
+
+def undecided(subject: Subject, target: Target, quant: str, options: Options) -> Job:
+    """The job as it would be without a memory budget: what the key of its limits is made of."""
+    return prepare(subject, target, quant, replace(options, memory_budget=None))
+
+
+def within(job: Job, limits: bytes | None) -> Job | None:
+    """`job` with the limits that `limits.json` says; None for None."""
+    if limits is None:
+        return None
+    return replace(job, limits=msgspec.json.decode(limits, type=Limits))

@@ -3,12 +3,14 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from mlc_compile.artifact import PACKED_WEIGHTS, Manifest, WeightsManifest
 from mlc_compile.cache import Entry, Key, Level, Store
 from mlc_compile.driver.build import finished
-from mlc_compile.driver.decide import decide
+from mlc_compile.driver.decide import LIMITS, undecided, within
 from mlc_compile.driver.job import Job, Options
+from mlc_compile.driver.prove import not_run
 from mlc_compile.driver.reuse import KeyOf, Reuse, nearest
 from mlc_compile.driver.subject import read_subject, require_weights
 from mlc_compile.quant import find_scheme
@@ -24,6 +26,9 @@ class Difference:
     nearest: str | None
 
 
+Outcome = Literal["hit", "miss", "not run"]  # the last of a proof that this machine cannot replay
+
+
 @dataclass(frozen=True, slots=True)
 class Explained:
     """One step. `target` None: shared by all targets.
@@ -33,7 +38,7 @@ class Explained:
 
     step: Level
     target: str | None
-    hit: bool
+    outcome: Outcome
     differences: tuple[Difference, ...] = ()
     reason: str = ""
 
@@ -41,52 +46,72 @@ class Explained:
 def explain(
     model: Path, targets: Sequence[Target], quant: str, options: Options, store: Store
 ) -> tuple[Explained, ...]:
-    """What `build` with the same arguments would find; raises what it raises early."""
+    """What `build` with the same arguments would find; raises what it raises early.
+
+    It only looks: nothing is lowered to fit a memory budget, and the cache stays as it is.
+    """
     find_scheme(quant)
     subject = read_subject(model)
     require_weights(subject)
-    reuse = Reuse(store)
-    try:
-        jobs = [decide(subject, target, quant, options, reuse) for target in targets]
-        explained, entry = _look(store, reuse, lambda keys: keys.weights(subject, quant), None)
-        weights = reuse.manifest(entry, WeightsManifest)
-        return (explained, *(one for job in jobs for one in _artifact(store, reuse, job, weights)))
-    finally:
-        reuse.close()
+    look = _Look(store.looking())
+    jobs = [undecided(subject, target, quant, options) for target in targets]
+    explained, entry = look(lambda keys: keys.weights(subject, quant), None)
+    weights = look.reuse.manifest(entry, WeightsManifest)
+    return (explained, *(one for job in jobs for one in _artifact(look, job, options, weights)))
+
+
+class _Look:
+    """Looks a step up and explains it."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.reuse = store, Reuse(store)
+
+    def __call__(self, key_of: KeyOf, target: str | None) -> tuple[Explained, Entry | None]:
+        key = self.reuse.key(key_of)
+        entry = self.store.find(key)
+        if entry is not None:
+            return Explained(key.level, target, "hit"), entry
+        other = nearest(self.store, key)
+        if other is None:
+            return Explained(key.level, target, "miss", reason="there is no such entry yet"), None
+        return Explained(key.level, target, "miss", _differences(key, other)), None
 
 
 def _artifact(
-    store: Store, reuse: Reuse, job: Job, weights: WeightsManifest | None
+    look: _Look, job: Job, options: Options, weights: WeightsManifest | None
 ) -> Iterator[Explained]:
-    name = job.target.name
-    library, entry = _look(store, reuse, lambda keys: keys.library(job), name)
+    name, decided = job.target.name, job
+    if options.memory_budget is not None:
+        limits, entry = look(lambda keys: keys.limits(job, options), name)
+        yield limits
+        found = within(job, look.reuse.read(entry, LIMITS))
+        if found is None:
+            yield from _unknown(("library", "packed", "proof"), name)
+            return
+        decided = found
+    library, entry = look(lambda keys: keys.library(decided), name)
     yield library
-    compiled = reuse.manifest(entry, Manifest)
+    compiled = look.reuse.manifest(entry, Manifest)
     if compiled is None or weights is None:
-        for step in ("packed", "proof"):
-            yield Explained(step, name, hit=False, reason="it is made from a step that is a miss")
+        yield from _unknown(("packed", "proof"), name)
         return
     digests = weights.digest, compiled.plan_digest
-    packed, entry = _look(store, reuse, lambda keys: keys.packed(*digests), name)
+    packed, entry = look(lambda keys: keys.packed(*digests), name)
     yield packed
     if entry is None:
-        yield Explained("proof", name, hit=False, reason="it is about a step that is a miss")
+        yield from _unknown(("proof",), name)
         return
     manifest = finished(compiled, weights, entry.file(PACKED_WEIGHTS))
-    yield _look(store, reuse, lambda keys: keys.proof(manifest), name)[0]
+    check = not_run(manifest)
+    if check is not None:
+        yield Explained("proof", name, "not run", reason=check.reason)
+        return
+    yield look(lambda keys: keys.proof(manifest), name)[0]
 
 
-def _look(
-    store: Store, reuse: Reuse, key_of: KeyOf, target: str | None
-) -> tuple[Explained, Entry | None]:
-    key = reuse.key(key_of)
-    entry = store.find(key)
-    if entry is not None:
-        return Explained(key.level, target, hit=True), entry
-    other = nearest(store, key)
-    if other is None:
-        return Explained(key.level, target, hit=False, reason="there is no such entry yet"), None
-    return Explained(key.level, target, hit=False, differences=_differences(key, other)), None
+def _unknown(steps: Sequence[Level], target: str) -> Iterator[Explained]:
+    for step in steps:
+        yield Explained(step, target, "miss", reason="it depends on a step that is a miss")
 
 
 def _differences(key: Key, other: Key) -> tuple[Difference, ...]:

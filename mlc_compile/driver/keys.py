@@ -10,7 +10,6 @@ import dataclasses
 import hashlib
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import metadata
@@ -24,8 +23,10 @@ from mlc_compile.cache import Key, Stamps
 from mlc_compile.checkpoint.directory import CONFIG, GENERATION_CONFIG
 from mlc_compile.driver.job import Job, Options
 from mlc_compile.driver.subject import Subject
-from mlc_compile.emit.keeper import Kernel
+from mlc_compile.emit.backend import device_programs
+from mlc_compile.emit.keeper import KernelSource
 from mlc_compile.emit.link.linker import Linker
+from mlc_compile.emit.tool import first_line
 from mlc_compile.target import Backend, cpu_features
 
 PACKAGE: Final = Path(__file__).parents[1]
@@ -102,6 +103,7 @@ class Keys:
                 **self._model(job.subject),
                 **decisions(job),
                 **self._linker(job.linker),
+                **self._device_compiler(job),
                 **_wheels(DEVICE_WHEELS.get(job.target.backend, ())),
                 "code": self._code(EVERYTHING),
                 **_wheels((*WRITERS, *TVM)),
@@ -134,7 +136,7 @@ class Keys:
             },
         )
 
-    def kernel(self, kernel: Kernel) -> Key:
+    def kernel(self, kernel: KernelSource) -> Key:
         """Of one compiled kernel; its function says what our passes and rules made of it."""
         parts = {**dict(_flat("kernel", kernel)), "code": self._code(EMITTING), **_wheels(TVM)}
         return Key(level="kernel", parts=parts)
@@ -175,6 +177,13 @@ class Keys:
             "linker.program": binary,
             "linker.version": _tool_version(program),
         }
+
+    def _device_compiler(self, job: Job) -> dict[str, str]:
+        """The programs behind its name: two that give the same version may not be the same."""
+        if not job.device_compiler:
+            return {}
+        programs = device_programs(job.target)
+        return {f"device_compiler.{name}": self._digest(path) for name, path in programs.items()}
 
 
 def decisions(job: Job) -> dict[str, str]:
@@ -241,8 +250,8 @@ def _is_content(line: str) -> bool:
 @cache
 def _tool_version(program: str) -> str:
     """What a compiler, and the linker that it calls, say of themselves, and the C library here."""
-    linker = _first_line((program, "-print-prog-name=ld")) or "ld"
-    said = (_first_line((program, "--version")), _first_line((linker, "--version")))
+    linker = first_line((program, "-print-prog-name=ld")) or "ld"
+    said = (first_line((program, "--version")), first_line((linker, "--version")))
     return "; ".join(filter(None, (*said, _c_library())))
 
 
@@ -250,16 +259,6 @@ def _c_library() -> str:
     """`glibc 2.36`: what is linked against, and computes; empty where there is no saying."""
     name = "CS_GNU_LIBC_VERSION"
     return (os.confstr(name) or "") if name in os.confstr_names else ""
-
-
-def _first_line(command: tuple[str, ...]) -> str:
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"}
-        )
-    except OSError:
-        return ""
-    return done.stdout.partition("\n")[0].strip()
 
 
 @cache

@@ -1,5 +1,10 @@
-"""The last step of a build: the proof is replayed, unless the cache knows how that ended here."""
+"""The last step of a build: the proof is replayed, unless the cache knows how that ended here.
 
+Where this machine cannot run the artifact, nothing is replayed: the proof was "not run", which
+every build finds anew by looking at the machine. So it is proven as soon as one can run it.
+"""
+
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -8,10 +13,16 @@ import msgspec
 from mlc_compile.artifact import Check, Manifest, pretty_json
 from mlc_compile.bench.child import ask
 from mlc_compile.driver.reuse import Outcome, Reuse
+from mlc_compile.emit.cuda import toolchain
 from mlc_compile.errors import TargetError
-from mlc_compile.target import Target
+from mlc_compile.runtime.load import loadable_libraries
+from mlc_compile.target import Backend, Target
 
 CHECK: Final = "check.json"  # the one file of a proof in the cache
+
+# Backend -> why its device is not here, "" where it is: asked without TVM. The others have
+# theirs on every machine that their triple runs on.
+NO_DEVICE: Final[dict[Backend, Callable[[], str]]] = {"cuda": lambda: toolchain.probe().run_missing}
 
 
 def prove(directory: Path, target: Target) -> Check:
@@ -29,6 +40,20 @@ def prove(directory: Path, target: Target) -> Check:
     return check
 
 
+def not_run(manifest: Manifest) -> Check | None:
+    """The outcome where this machine cannot run the artifact; None: it may be able to.
+
+    The reasons are those that replaying would give, or the lack of a device.
+    """
+    try:
+        loadable_libraries(manifest)
+    except TargetError as e:
+        return Check(status="not run", reason=str(e))
+    look = NO_DEVICE.get(manifest.backend)
+    lack = "" if look is None else look()
+    return Check(status="not run", reason=f"no device: {lack}") if lack else None
+
+
 def proven(
     directory: Path, manifest: Manifest, target: Target, reuse: Reuse
 ) -> tuple[Check, Outcome]:
@@ -37,22 +62,33 @@ def proven(
     Only a pass on the CPU, which the key names, is worth keeping: a device may be another
     tomorrow, or be there.
     """
+    check = not_run(manifest)
+    if check is not None:
+        return check, "not run"
     if manifest.backend != "cpu":
-        return prove(directory, target), "built"
+        return _replayed(directory, target)
     with reuse.step(lambda keys: keys.proof(manifest), required=False) as step:
         known = reuse.read(step.entry, CHECK)
         if known is not None:
             return decoded(known), "cached"
-        check = prove(directory, target)
+        check, outcome = _replayed(directory, target)
         if check.status == "pass":
             step.keep_bytes(CHECK, pretty_json(check))
-        return check, "built"
+        return check, outcome
 
 
-def known_check(manifest: Manifest, reuse: Reuse) -> Check | None:
-    """The outcome that the cache knows."""
+def _replayed(directory: Path, target: Target) -> tuple[Check, Outcome]:
+    check = prove(directory, target)
+    return check, "not run" if check.status == "not run" else "built"
+
+
+def known_check(manifest: Manifest, reuse: Reuse) -> tuple[Check, Outcome] | None:
+    """The outcome without replaying: this machine cannot, or the cache knows it."""
+    check = not_run(manifest)
+    if check is not None:
+        return check, "not run"
     known = reuse.read(reuse.look_up(lambda keys: keys.proof(manifest)), CHECK)
-    return None if known is None else decoded(known)
+    return None if known is None else (decoded(known), "cached")
 
 
 def decoded(check: bytes) -> Check:

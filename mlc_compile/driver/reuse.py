@@ -18,11 +18,11 @@ from typing import Final, Literal
 from mlc_compile.artifact import MANIFEST, File, M, read_manifest
 from mlc_compile.cache import Entry, Key, Level, Stamps, Store
 from mlc_compile.driver.keys import Keys
-from mlc_compile.emit.keeper import Kernel
+from mlc_compile.emit.keeper import KernelSource
 from mlc_compile.errors import DamageError, MlcError, listing
 from mlc_compile.progress import SILENT, Progress
 
-Outcome = Literal["cached", "built"]
+Outcome = Literal["cached", "built", "not run"]  # the last of a proof alone
 KeyOf = Callable[[Keys], Key]
 
 OBJECT: Final = "kernel.o"  # the one file of a kernel's entry
@@ -101,8 +101,10 @@ class Reuse:
     stamps: Stamps = field(default_factory=Stamps)
 
     def __post_init__(self) -> None:
-        """Stamps live with the store."""
+        """Stamps live with the store; one that is not there yet is not made to find nothing."""
         if self.store is not None:
+            if self.frozen and not self.store.root.is_dir():
+                self.store = self.store.looking()
             self.stamps = Stamps(self.store.root)
 
     @property
@@ -160,10 +162,9 @@ class Reuse:
         """Whether `directory` holds `files` with their digests."""
         return all(self.stamps.matches(directory / f.path, f.sha256) for f in files)
 
-    def trust(self, directory: Path, files: tuple[File, ...]) -> None:
-        """Remember the digests of files that this build wrote."""
-        if self.store is not None:
-            self.stamps.remember(directory, files)
+    def trust(self, directory: Path, files: tuple[File, ...], seen: Path | None = None) -> None:
+        """Remember the digests of files that this build wrote, as they look in `seen`."""
+        self.stamps.remember(directory, files, seen)
 
     def require(self, step: Step) -> None:
         """Raise DamageError, which names what differs, if steps must be cached and this is not."""
@@ -177,7 +178,7 @@ class Reuse:
 
     def close(self) -> None:
         """Leave the stamps to the next build."""
-        if self.store is not None:
+        if self.store is not None and not self.store.only_looks:
             with self.store.writing():
                 self.stamps.save()
 
@@ -207,7 +208,7 @@ class Kernels:
         counts: dict[Outcome, int] = {"cached": self.cached, "built": self.built}
         return counts if any(counts.values()) else {}
 
-    def take(self, kernel: Kernel, make: Callable[[], bytes]) -> bytes:
+    def take(self, kernel: KernelSource, make: Callable[[], bytes]) -> bytes:
         """The object of one kernel."""
         with self.reuse.step(lambda keys: keys.kernel(kernel), required=False) as step:
             known = self.reuse.read(step.entry, OBJECT)

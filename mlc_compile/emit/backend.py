@@ -1,10 +1,11 @@
 """Which module emits for a backend; looked up by name, so that asking imports no TVM."""
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+from mlc_compile.emit.cuda.compiler import CudaCompiler
 from mlc_compile.emit.cuda.resources import Resources
 from mlc_compile.emit.cuda.toolchain import find_compiler
 from mlc_compile.emit.link.linker import Linker
@@ -45,19 +46,30 @@ def require_emitter(target: Target) -> None:
         )
 
 
-# Backends whose kernels we compile ourselves: the compiler's name, or TargetError without one.
-DEVICE_COMPILERS: Final[dict[Backend, Callable[[Device], str]]] = {
-    "cuda": lambda device: find_compiler(device.archs).name,
+# Backends whose kernels we compile ourselves: the compiler, or an error that tells why not.
+DEVICE_COMPILERS: Final[dict[Backend, Callable[[Device], CudaCompiler]]] = {
+    "cuda": lambda device: find_compiler(device.archs),
 }
 
 
 def device_compiler(target: Target) -> str:
     """What compiles the kernels for the target's device; "" where the device does that itself.
 
-    TargetError if it is needed and not here.
+    TargetError if it is needed and not here, EnvironmentError_ if it has no place to write.
     """
+    compiler = _device_compiler(target)
+    return "" if compiler is None else compiler.name
+
+
+def device_programs(target: Target) -> Mapping[str, Path]:
+    """The files of `device_compiler` that decide what it makes, by name, wheels apart."""
+    compiler = _device_compiler(target)
+    return {} if compiler is None else compiler.programs()
+
+
+def _device_compiler(target: Target) -> CudaCompiler | None:
     find = DEVICE_COMPILERS.get(target.backend)
-    return "" if find is None or target.device is None else find(target.device)
+    return None if find is None or target.device is None else find(target.device)
 
 
 def emitter_of(target: Target) -> Emitter:

@@ -63,7 +63,7 @@ class Blob:
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class KernelEntry:
     """How the host calls a kernel: `types` are DLPack's (code, bits, lanes), a handle (3, 64, 1).
 
     `launch` names what the trailing arguments of a call are, such as "blockIdx.x".
@@ -81,7 +81,7 @@ class CudaCode:
     """A payload of kind "cuda": `format` is "cuda" (source), "ptx", or "cubin" (fatbins too)."""
 
     format: str
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[KernelEntry, ...]
     code: bytes
 
 
@@ -126,7 +126,7 @@ def write_cuda(code: CudaCode) -> bytes:
     return string(code.format) + write_kernels(code.kernels) + string(code.code)
 
 
-def write_kernels(kernels: Sequence[Kernel]) -> bytes:
+def write_kernels(kernels: Sequence[KernelEntry]) -> bytes:
     """The table by which a device module finds its kernels."""
     return vector(kernels, _write_kernel)
 
@@ -201,12 +201,12 @@ def _read_entry(reader: _Reader) -> Entry:
     return Entry(kind, None if kind == OWN_CODE else reader.string())
 
 
-def _read_kernel(reader: _Reader) -> Kernel:
+def _read_kernel(reader: _Reader) -> KernelEntry:
     def one_type() -> tuple[int, int, int]:
         code, bits, lanes = reader.unpack("<BBH")
         return code, bits, lanes
 
-    return Kernel(
+    return KernelEntry(
         key=reader.string().decode(),
         name=reader.string().decode(),
         types=reader.vector(one_type),
@@ -215,7 +215,7 @@ def _read_kernel(reader: _Reader) -> Kernel:
     )
 
 
-def _write_kernel(kernel: Kernel) -> bytes:
+def _write_kernel(kernel: KernelEntry) -> bytes:
     return (
         string(kernel.key)
         + string(kernel.name)

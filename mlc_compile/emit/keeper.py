@@ -14,7 +14,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class KernelSource:
     """All that an object file depends on beside TVM itself, as text."""
 
     name: str
@@ -26,7 +26,7 @@ class Kernel:
 class Keeper(Protocol):
     """Remembers object files."""
 
-    def take(self, kernel: Kernel, make: Callable[[], bytes]) -> bytes:
+    def take(self, kernel: KernelSource, make: Callable[[], bytes]) -> bytes:
         """The object of `kernel`: one that was kept, else what `make` gives."""
         ...
 
@@ -44,7 +44,7 @@ def kept_by(keeper: Keeper) -> Iterator[None]:
         _KEEPER.reset(token)
 
 
-def take(kernel: Kernel, make: Callable[[], bytes]) -> bytes:
+def take(kernel: KernelSource, make: Callable[[], bytes]) -> bytes:
     """The object of `kernel` from whoever keeps such; made where nobody does."""
     keeper = _KEEPER.get()
     return make() if keeper is None else keeper.take(kernel, make)

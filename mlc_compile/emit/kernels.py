@@ -15,7 +15,7 @@ from tvm import IRModule, relax, tirx
 from tvm.ir.transform import PassContext
 from tvm.relax import vm_build
 
-from mlc_compile.emit.keeper import Kernel, take
+from mlc_compile.emit.keeper import KernelSource, take
 
 ANCHOR: Final = "_no_kernel"  # what the module of the virtual machine holds in their place
 
@@ -55,7 +55,7 @@ def _kernels(mod: IRModule) -> Mapping[str, tirx.PrimFunc]:
 
 def _object(name: str, function: tirx.PrimFunc, target: tvm.target.Target) -> bytes:
     settings = {str(key): str(value) for key, value in PassContext.current().config.items()}
-    kernel = Kernel(
+    kernel = KernelSource(
         name=name,
         function=hashlib.sha256(tvm.ir.save_json(function).encode()).hexdigest(),
         target=str(target),

@@ -4,15 +4,15 @@ Nothing here raises: what is missing is an answer, with the command that mends i
 """
 
 import shutil
-import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, Literal
 
 import msgspec
 
 from mlc_compile.emit.backend import EMITTERS
 from mlc_compile.emit.cuda import toolchain
-from mlc_compile.emit.link.linker import C_COMPILERS, Linker, find_linker
+from mlc_compile.emit.link.linker import C_COMPILERS, Linker, find_linker, zig_program
+from mlc_compile.emit.tool import first_line
 from mlc_compile.errors import TargetError, listing
 from mlc_compile.target import Backend, Target, missing_features, triple_mismatch
 from mlc_compile.tvm_version import installed
@@ -57,10 +57,11 @@ class Tool(msgspec.Struct, frozen=True):
 
 def tools() -> tuple[Tool, ...]:
     """The programs and packages that link and check libraries, in order of need."""
+    zig = "" if zig_program() is None else installed("ziglang") or ""
     return (
         Tool("cc", _compiler(), "links for this machine", "apt-get install gcc"),
-        Tool("ziglang", installed("ziglang") or "", "links for every machine", CROSS),
-        Tool("lief", installed("lief") or "", "checks libraries for other machines", CROSS),
+        Tool("ziglang", zig, "links for every machine", CROSS),
+        Tool("lief", installed("lief") or "", "checks what was linked", "pip install lief"),
     )
 
 
@@ -90,7 +91,7 @@ def linker_version(linker: Linker) -> str:
     """What the linker calls itself: the first line of its `--version`, its name if it has none."""
     if linker.name == "zig":
         return f"zig {installed('ziglang')}"
-    return _first_line([linker.command[0], "--version"]) or linker.name
+    return first_line([linker.command[0], "--version"]) or linker.name
 
 
 def _not_this_machine(target: Target) -> list[Missing]:
@@ -121,13 +122,4 @@ DEVICES: Final[dict[Backend, DeviceProbe]] = {"cuda": _cuda}
 
 def _compiler() -> str:
     name = next((c for c in C_COMPILERS if shutil.which(c)), None)
-    return "" if name is None else _first_line([name, "--version"]) or name
-
-
-def _first_line(command: Sequence[str]) -> str:
-    """The first line of what a program prints; "" if it cannot be run."""
-    try:
-        said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return said.stdout.partition("\n")[0]
+    return "" if name is None else first_line([name, "--version"]) or name

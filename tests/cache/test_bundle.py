@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import os
 import shutil
 import tarfile
 from pathlib import Path
@@ -92,22 +93,79 @@ def link():
     return info
 
 
+def member(path):
+    return tarfile.TarInfo(f"library/{'0' * 64}/{path}")
+
+
 @pytest.mark.parametrize(
     "members",
     [
         pytest.param([(tarfile.TarInfo("../evil"), b"x")], id="upward"),
         pytest.param([(tarfile.TarInfo("/tmp/evil"), b"x")], id="absolute"),
         pytest.param([(link(), b"")], id="a link"),
-        pytest.param([(tarfile.TarInfo("library/0/entry.json"), b"{}")], id="no entry"),
-        pytest.param([(tarfile.TarInfo("library/0/files/x"), b"x")], id="an entry cut in half"),
+        pytest.param([(member("entry.json"), b"{}")], id="no entry"),
+        pytest.param([(member("files/x"), b"x")], id="an entry cut in half"),
+        pytest.param([(member("files/x"), b"x")] * 2, id="the same twice"),
+        pytest.param([(tarfile.TarInfo("."), b"x")], id="the directory itself"),
+        pytest.param([(member("."), b"x")], id="the entry itself"),
+        pytest.param([(member("files/./x"), b"x")], id="not the plain way to write it"),
+        pytest.param([(member("files/../../../evil"), b"x")], id="up from an entry"),
+        pytest.param([(member("other"), b"x")], id="neither entry nor file"),
+        pytest.param([(tarfile.TarInfo(f"x/{'0' * 64}/files/x"), b"x")], id="an unknown level"),
+        pytest.param([(member("files/" + "x" * 300), b"x")], id="a name too long"),
+        pytest.param([(member("files/" + "x/" * 3000 + "x"), b"x")], id="a path too long"),
+        pytest.param(
+            [(member("files/x"), b""), (member("files/x/y"), b"")], id="file as directory"
+        ),
+        pytest.param(
+            [(member("files/x/y"), b""), (member("files/x"), b"")], id="directory as file"
+        ),
     ],
 )
 def test_a_forged_bundle_is_refused_and_writes_nothing_elsewhere(store, tmp_path, members):
     (tmp_path / "bundle").write_bytes(forged(members))
-    with pytest.raises(DamageError):
+    with pytest.raises(DamageError) as error:
         import_entries(store, tmp_path / "bundle")
+    assert str(error.value).startswith(f"{tmp_path / 'bundle'} ")
+    assert str(store.scratch) not in str(error.value)
+    assert len(str(error.value)) < 400
     assert store.held() == ()
     assert not list(tmp_path.rglob("evil"))
+
+
+def test_one_wrong_byte_behind_a_right_digest_brings_nothing(full, tmp_path):
+    """The last entry is wrong: those before it are not taken either."""
+    export_entries(full, tmp_path / "bundle")
+    data = (tmp_path / "bundle").read_bytes()[len(MAGIC) + 65 :]
+    at = data.index(bytes(5000)) + 4000
+    data = data[:at] + b"\1" + data[at + 1 :]
+    digest = hashlib.sha256(data).hexdigest().encode()
+    (tmp_path / "bundle").write_bytes(MAGIC + digest + b"\n" + data)
+    other = Store(tmp_path / "other")
+    with pytest.raises(DamageError, match=r"bundle cannot be unpacked: packed/.*'weights\.bin'"):
+        import_entries(other, tmp_path / "bundle")
+    assert other.directories() == ()
+    assert list(other.scratch.iterdir()) == []
+
+
+def test_what_a_killed_import_left_goes_with_the_next(full, tmp_path):
+    export_entries(full, tmp_path / "bundle")
+    left = full.scratch / "import.dead" / "library"
+    left.mkdir(parents=True)
+    import_entries(full, tmp_path / "bundle")
+    assert list(full.scratch.iterdir()) == []
+
+
+def test_entries_that_a_small_store_drops_do_not_count_as_taken(full, tmp_path):
+    export_entries(full, tmp_path / "bundle")
+    none = Store(tmp_path / "none", limit=0)
+    assert import_entries(none, tmp_path / "bundle") == ()
+    assert len([note for note in none.notes if "more than the cache may hold" in note]) == 1
+    assert none.notes[-1] == "2 of 2 new entries did not stay"
+    small = Store(tmp_path / "small", limit=5000)
+    (stayed,) = import_entries(small, tmp_path / "bundle")
+    assert [one.entry for one in small.held()] == [stayed]
+    assert small.notes == ["1 of 2 new entries did not stay"]
 
 
 def test_an_import_that_was_killed_leaves_nothing_behind_for_good(full, tmp_path, monkeypatch):
@@ -150,6 +208,49 @@ def test_a_tar_of_a_foreign_kind_is_no_bundle(store, tmp_path):
 def test_a_directory_is_no_place_for_a_bundle(full, tmp_path):
     with pytest.raises(ConfigError, match="is a directory"):
         export_entries(full, tmp_path)
+
+
+OTHERS = {
+    "a pipe": os.mkfifo,
+    "a directory": Path.mkdir,
+    "a device": lambda path: path.symlink_to("/dev/null"),
+    "a symbolic link that leads nowhere": lambda path: path.symlink_to(path),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_only_a_file_is_replaced(full, tmp_path, kind):
+    place = tmp_path / "place"
+    OTHERS[kind](place)
+    before = place.lstat()
+    with pytest.raises(ConfigError, match=f"place is {kind}, a bundle is a file") as error:
+        export_entries(full, place)
+    assert error.value.hint
+    assert place.lstat() == before
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_link_stays_and_what_it_leads_to_is_replaced(full, tmp_path):
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / "bundle").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("far/bundle")
+    written = export_entries(full, tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert import_entries(Store(tmp_path / "other"), tmp_path / "far" / "bundle") == written
+
+
+def test_two_exports_to_one_file_do_not_disturb_each_other(full, tmp_path, monkeypatch):
+    digest_from = module._digest_from
+
+    def export_too(*args):
+        monkeypatch.setattr(module, "_digest_from", digest_from)
+        export_entries(full, tmp_path / "bundle")
+        return digest_from(*args)
+
+    monkeypatch.setattr(module, "_digest_from", export_too)
+    written = export_entries(full, tmp_path / "bundle")
+    assert import_entries(Store(tmp_path / "other"), tmp_path / "bundle") == written
+    assert not list(tmp_path.glob("*.partial"))
 
 
 def test_a_failed_export_keeps_the_old_file(full, tmp_path, monkeypatch):

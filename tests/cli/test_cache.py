@@ -16,6 +16,7 @@ from mlc_compile.cache.key import FILES
 from mlc_compile.cli.cache import CACHE_COMMANDS
 from mlc_compile.cli.options import size
 from mlc_compile.errors import ConfigError
+from mlc_compile.target import find_target
 
 HOME = "nano-qwen3-q4f16_1"
 ALL_CACHED = {"library": "cached", "packed": "cached", "proof": "cached"}
@@ -297,7 +298,7 @@ def test_explain_says_hit_or_what_differs(run, first, nano_checkpoint):
         first[0], "cache", "explain", nano_checkpoint, "--kv-dtype", "float32", "--json"
     ).json["steps"]
     library = next(step for step in steps if step["step"] == "library")
-    assert not library["hit"]
+    assert library["outcome"] == "miss"
     assert library["differences"] == [
         {"component": "kv.dtype", "wanted": "float32", "nearest": "float16"}
     ]
@@ -305,7 +306,7 @@ def test_explain_says_hit_or_what_differs(run, first, nano_checkpoint):
 
 def test_explain_of_an_empty_cache(run, nano_checkpoint, tmp_path):
     steps = run(tmp_path / "none", "cache", "explain", nano_checkpoint, "--json").json["steps"]
-    assert [step["hit"] for step in steps] == [False] * 4
+    assert [step["outcome"] for step in steps] == ["miss"] * 4
     assert all(step["reason"] for step in steps)
 
 
@@ -362,6 +363,10 @@ def test_a_bundle_that_is_not_there_is_the_machine_s_fault(run, tmp_path):
         ("1.5 MiB", 3 << 19),
         ("2k", 2048),
         ("1T", 1 << 40),
+        ("1B", 1),
+        ("1GB", 10**9),
+        ("1.1 kB", 1100),
+        ("0.3TB", 3 * 10**11),
     ],
 )
 def test_sizes_are_read(text, nbytes):
@@ -378,4 +383,51 @@ def test_the_limit_may_come_from_the_environment(run, first, nano_checkpoint, tm
     env = os.environ | {"MLC_COMPILE_CACHE_SIZE": "nonsense"}
     ran = run(first[0], "build", nano_checkpoint, "-o", tmp_path / "out", env=env)
     assert (ran.code, ran.out) == (2, "")
-    assert "--cache-size must be a size, got 'nonsense'" in ran.err
+    assert "MLC_COMPILE_CACHE_SIZE must be a size, got 'nonsense'" in ran.err
+    assert "for example MLC_COMPILE_CACHE_SIZE=10GiB" in ran.err
+    ran = run(first[0], "cache", "stats", "--cache-size", "lots", env=env)
+    assert (ran.code, ran.out) == (2, "")
+    assert "--cache-size must be a size, got 'lots'" in ran.err
+
+
+@pytest.mark.parametrize("command", [["stats"], ["verify"], ["gc"], ["export", "bundle"]])
+def test_a_cache_that_is_no_directory_is_told(run, tmp_path, command):
+    for name, make in {"file": Path.touch, "loop": lambda p: p.symlink_to(p)}.items():
+        make(tmp_path / name)
+        ran = run(tmp_path / name, "cache", *command, cwd=tmp_path)
+        assert (ran.code, ran.out) == (7, "")
+        assert ran.err.startswith(f"error: {tmp_path / name}")
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_a_device_is_no_place_for_a_bundle(run, first, tmp_path):
+    (tmp_path / "null").symlink_to("/dev/null")
+    ran = run(first[0], "cache", "export", tmp_path / "null")
+    assert (ran.code, ran.out) == (2, "")
+    assert "is a device, a bundle is a file" in ran.err
+    assert Path("/dev/null").is_char_device()
+
+
+def test_a_store_that_takes_nothing_says_so_in_two_lines(run, first, tmp_path):
+    bundle = tmp_path / "bundle"
+    assert run(first[0], "cache", "export", bundle).code == 0
+    ran = run(tmp_path / "small", "cache", "import", bundle, "--cache-size", 0)
+    assert (ran.code, ran.out) == (0, "0 new entries\n")
+    assert len(ran.err.splitlines()) == 2
+
+
+def test_a_target_for_another_machine_is_warm_too(run, filled, nano_checkpoint, tmp_path):
+    pytest.importorskip("ziglang")
+    foreign = "cpu-aarch64" if find_target("cpu").arch == "x86_64" else "cpu-x86-64-v2"
+    arguments = ("build", nano_checkpoint, "-t", foreign, "-o", tmp_path / "out")
+    assert run(filled, *arguments).code == 0
+    ran = run(filled, *arguments, "--locked", "--json")
+    assert ran.code == 0, ran.err
+    (told,) = ran.json["artifacts"]
+    assert told["cache"] == {**ALL_CACHED, "proof": "not run"}
+    assert told["unchanged"]
+    assert told["check"]["status"] == "not run"
+    ran = run(filled, *arguments)
+    assert f"{foreign}: library: cached, packed: cached, proof: not run; nothing" in ran.err
+    ran = run(filled, "cache", "explain", nano_checkpoint, "-t", foreign)
+    assert ran.out.splitlines()[-1].startswith(f"{foreign}: proof: not run, this artifact cannot")

@@ -48,7 +48,6 @@ def install(compiled: Path, code: Path, put: Callable[..., None], ran: list[str]
     put(module, "pack_weights", packed)
     put(proving, "ask", ask)
     put(keys_module, "PACKAGE", code)
-    put(keys_module, "config_dir", lambda: code / "configs")
 
 
 def contents(out: Path) -> dict[str, bytes]:

@@ -17,7 +17,7 @@ from mlc_compile.driver.compile import prepare
 from mlc_compile.driver.job import DEFAULTS, Options
 from mlc_compile.driver.keys import CONVERTING, EMITTING, NOT_CODE, Keys, wheel_digest
 from mlc_compile.driver.subject import read_subject
-from mlc_compile.emit.keeper import Kernel
+from mlc_compile.emit.keeper import KernelSource
 from mlc_compile.emit.link.linker import Linker
 from mlc_compile.target import Target, find_target
 
@@ -182,9 +182,9 @@ def test_packed_and_proof_keys_name_what_they_are_about(nano_artifact):
 
 
 def test_all_of_a_kernel_reaches_its_key():
-    kernel = Kernel(name="n", function="f", target="t", settings="s")
+    kernel = KernelSource(name="n", function="f", target="t", settings="s")
     one = Keys(Stamps()).kernel(kernel)
-    for field in dataclasses.fields(Kernel):
+    for field in dataclasses.fields(KernelSource):
         other = Keys(Stamps()).kernel(dataclasses.replace(kernel, **{field.name: "x"}))
         assert one.differences(other) == (f"kernel.{field.name}",)
 
@@ -268,6 +268,26 @@ def test_an_equal_linker_elsewhere_is_the_same(nano, tmp_path, monkeypatch):
         keys.append(library(nano.path))
     module._tool_version.cache_clear()
     assert keys[0] == keys[1]
+
+
+def test_a_device_compiler_is_known_by_its_files_and_not_by_its_version_or_place(
+    nano, tmp_path, monkeypatch
+):
+    def key(directory, **files):
+        (tmp_path / directory).mkdir()
+        programs = {name: tmp_path / directory / name for name in files}
+        for name, path in programs.items():
+            path.write_text(files[name])
+        monkeypatch.setattr(module, "device_programs", lambda _target: programs)
+        return library(nano.path, device_compiler="nvcc 13.0.88")
+
+    one = key("a", nvcc="1", ptxas="1")
+    assert key("b", nvcc="1", ptxas="1") == one
+    for name in ("nvcc", "ptxas"):
+        other = key(f"other {name}", **{"nvcc": "1", "ptxas": "1", name: "2"})
+        assert other.differences(one) == (f"device_compiler.{name}",)
+    monkeypatch.setattr(module, "device_programs", None)  # where nothing is compiled for a device
+    assert not [part for part in library(nano.path).parts if part.startswith("device_compiler.")]
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from mlc_compile.artifact import (
     PACKED_WEIGHTS,
     PROOF,
     Check,
+    Manifest,
     WeightsManifest,
     read_manifest,
     write_manifest,
@@ -27,8 +28,8 @@ from mlc_compile.driver import prove as proving
 from mlc_compile.driver.build import build
 from mlc_compile.driver.job import Options
 from mlc_compile.driver.reuse import Kernels, Reuse
-from mlc_compile.emit.keeper import Kernel
-from mlc_compile.errors import ConfigError, DamageError
+from mlc_compile.emit.keeper import KernelSource
+from mlc_compile.errors import ConfigError, DamageError, TargetError
 from mlc_compile.target import find_target
 from tests.driver.stand_ins import HOME, PASS, contents
 
@@ -168,6 +169,65 @@ def test_a_proof_that_did_not_run_is_asked_for_again(made, stub, monkeypatch):
     assert made().artifacts[0].unchanged
 
 
+def test_what_cannot_run_here_is_warm_and_proven_where_it_can(made, stub, tmp_path, monkeypatch):
+    def refuse(_manifest):
+        raise TargetError("it is for another machine")
+
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(proving, "loadable_libraries", refuse)
+        (first,) = made().artifacts
+        assert "proof" not in stub
+        assert first.steps == {**ALL_BUILT, "proof": "not run"}
+        assert first.manifest.check == Check(status="not run", reason="it is for another machine")
+        before = written(tmp_path / "out")
+        for frozen in (False, True):
+            (again,) = made(frozen=frozen).artifacts
+            assert (again.unchanged, again.steps) == (True, {**ALL_CACHED, "proof": "not run"})
+        assert written(tmp_path / "out") == before
+        (restored,) = made("other", frozen=True).artifacts
+        assert restored.steps == {**ALL_CACHED, "proof": "not run"}
+        assert stub == []
+    assert contents(tmp_path / "out") == contents(tmp_path / "other")
+    (proven,) = made().artifacts
+    assert stub == ["proof"]
+    assert (proven.manifest.check, proven.steps["proof"]) == (PASS, "built")
+    assert made().artifacts[0].unchanged
+
+
+def test_a_backend_without_its_device_cannot_run_here(compiled, monkeypatch):
+    manifest = module.replace(read_manifest(compiled, Manifest), backend="cuda")
+    monkeypatch.setitem(proving.NO_DEVICE, "cuda", lambda: "there is no GPU")
+    assert proving.not_run(manifest) == Check(status="not run", reason="no device: there is no GPU")
+    monkeypatch.setitem(proving.NO_DEVICE, "cuda", lambda: "")
+    assert proving.not_run(manifest) is None
+
+
+def test_every_file_has_one_mode_whether_built_or_restored(made, tmp_path, monkeypatch):
+    compiled_into = module.compile_into
+
+    def executable(scratch, *args):
+        manifest = compiled_into(scratch, *args)
+        (scratch / "lib.so").chmod(0o755)
+        return manifest
+
+    monkeypatch.setattr(module, "compile_into", executable)
+    made()
+    made("restored")
+    for out in ("out", "restored"):
+        files = [p for p in (tmp_path / out / HOME / "cpu").iterdir() if p.is_file()]
+        assert {p.stat().st_mode for p in files} == {files[0].stat().st_mode}, out
+    made_mode, restored_mode = (
+        (tmp_path / out / HOME / "cpu" / "lib.so").stat().st_mode for out in ("out", "restored")
+    )
+    assert made_mode == restored_mode
+
+
+def test_locked_does_not_make_a_cache(made, tmp_path):
+    with pytest.raises(DamageError, match="the cache has nothing of the kind"):
+        made(cache="none", frozen=True)
+    assert not (tmp_path / "none").exists()
+
+
 # ---- --locked ----------------------------------------------------------------------------
 
 
@@ -290,7 +350,7 @@ def test_kernels_are_made_once_and_counted(tmp_path, stub):
     def taken(names):
         kernels = Kernels(Reuse(Store(tmp_path / "cache")))
         for name in names:
-            kernel = Kernel(name=name, function="f", target="t", settings="s")
+            kernel = KernelSource(name=name, function="f", target="t", settings="s")
             assert kernels.take(kernel, name.encode) == name.encode()
         return kernels.counts
 

@@ -15,7 +15,7 @@ from mlc_compile.emit.device_blob import (
     Blob,
     CudaCode,
     Entry,
-    Kernel,
+    KernelEntry,
     packer,
     read_blob,
     read_cuda,
@@ -107,7 +107,7 @@ def test_an_added_module_leaves_the_others_imports_as_they_were():
         st.sampled_from(["cuda", "ptx", "cubin"]),
         st.lists(
             st.builds(
-                Kernel,
+                KernelEntry,
                 key=st.text(),
                 name=st.text(),
                 types=st.lists(

@@ -2,9 +2,9 @@
 
 import pytest
 
-from mlc_compile.emit.keeper import Kernel, kept_by, take
+from mlc_compile.emit.keeper import KernelSource, kept_by, take
 
-KERNEL = Kernel(name="n", function="f", target="t", settings="s")
+KERNEL = KernelSource(name="n", function="f", target="t", settings="s")
 
 
 class Fixed:

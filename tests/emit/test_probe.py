@@ -29,6 +29,7 @@ def machine(monkeypatch):
         monkeypatch.setattr(shutil, "which", which)
         for module in (linker, probe):
             monkeypatch.setattr(module, "installed", packages.get)
+            monkeypatch.setattr(module, "zig_program", lambda: packages.get("ziglang"))
         monkeypatch.setattr(importlib.util, "find_spec", packages.get)
 
     return has
@@ -87,6 +88,17 @@ def test_tools_are_listed_with_what_brings_them(machine):
     assert list(listed) == ["cc", "ziglang", "lief"]
     assert (listed["cc"].version, listed["lief"].version) == ("", "1.0.0")
     assert listed["ziglang"].fix == CROSS_FIX
+
+
+def test_zig_without_its_program_is_absent(machine, monkeypatch):
+    machine(ziglang="0.17.1", lief="1.0.0")
+    assert {tool.name: tool.version for tool in tools()}["ziglang"] == "0.17.1"
+    for module in (linker, probe):
+        monkeypatch.setattr(module, "zig_program", lambda: None)
+    assert {tool.name: tool.version for tool in tools()}["ziglang"] == ""
+    seen = ability(find_target("cpu-aarch64"))
+    assert seen.emit == "nothing"
+    assert "without its program" in seen.to_emit[0].what
 
 
 def test_asking_imports_no_tvm():

@@ -14,10 +14,11 @@ no line info   it would write the path of the source into the library
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Protocol
 
 from mlc_compile.emit.cuda.resources import Resources
-from mlc_compile.errors import TargetError, last_line, near_matches
+from mlc_compile.errors import MlcError, TargetError, last_line, near_matches
 
 SOURCE: Final = "kernels.cu"  # compilers write the name into what they make
 PIP_HINT: Final = (
@@ -52,7 +53,7 @@ class CudaCompiler(Protocol):
         """Such as "nvcc 13.0.88"."""
         ...
 
-    def missing(self, archs: Sequence[str]) -> TargetError | None:
+    def missing(self, archs: Sequence[str]) -> MlcError | None:
         """Why it cannot compile for `archs` here, if so."""
         ...
 
@@ -61,6 +62,10 @@ class CudaCompiler(Protocol):
 
         A full disk is an OSError, as where we write ourselves.
         """
+        ...
+
+    def programs(self) -> Mapping[str, Path]:
+        """The files that decide what it makes, by name, but for those of wheels."""
         ...
 
 

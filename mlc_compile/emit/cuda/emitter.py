@@ -16,6 +16,7 @@ import tvm_ffi
 from tvm import IRModule, relax
 
 from mlc_compile.emit import cpu
+from mlc_compile.emit.cuda import fatbin
 from mlc_compile.emit.cuda.compiler import CudaCompiler
 from mlc_compile.emit.cuda.resources import Resources, arch_number
 from mlc_compile.emit.cuda.toolchain import find_compiler
@@ -60,17 +61,19 @@ def build(mod: IRModule, target: Target) -> relax.VMExecutable:
 def emit(mod: IRModule, target: Target, linker: Linker, out: Path) -> tuple[Resources, ...]:
     """Build a module that went through all phases, and link it to `out`.
 
-    Returns what each kernel takes of each architecture. Raises TargetError (no compiler, or
-    it fails), OSError (disk full).
+    Returns what each kernel takes of each architecture. Raises TargetError (no compiler, it
+    fails, or what it makes is not whole), OSError (disk full).
     """
     compiler = compiler_for(target)
     taken: list[Resources] = []
 
     def compiled(payload: bytes) -> bytes:
         source = read_cuda(payload)
-        fatbin = compiler.compile(source.code.decode(), _device(target).archs)
-        taken.extend(fatbin.resources)
-        return write_cuda(CudaCode(COMPILED, source.kernels, fatbin.code))
+        archs = _device(target).archs
+        made = compiler.compile(source.code.decode(), archs)
+        fatbin.check(compiler.name, made, archs, [kernel.name for kernel in source.kernels])
+        taken.extend(made.resources)
+        return write_cuda(CudaCode(COMPILED, source.kernels, made.code))
 
     build(mod, target).export_library(
         str(out),

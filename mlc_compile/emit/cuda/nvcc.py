@@ -6,15 +6,16 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from mlc_compile.emit.cuda.compiler import PIP_HINT, SOURCE, Fatbin, first_error, unknown_arch
 from mlc_compile.emit.cuda.resources import arch_number, read_resources
-from mlc_compile.emit.tool import NO_SPACE
-from mlc_compile.errors import TargetError
+from mlc_compile.emit.tool import NO_SPACE, Answer, ask, environment, tells_full
+from mlc_compile.errors import EnvironmentError_, MlcError, TargetError, last_line
 
 FLAGS: Final = ("-fatbin", "-std=c++17", "-Xptxas", "-v", "--threads", "0")  # 0: all cores
 OUTPUT: Final = "kernels.fatbin"
@@ -22,7 +23,21 @@ ROOM: Final = 32 << 20  # bytes of temporary files: a few for each architecture,
 TOOLKITS: Final = ("CUDA_HOME", "CUDA_PATH")  # environment variables that name one
 USUAL: Final = Path("/usr/local/cuda")
 HOST: Final = "gcc"  # nvcc reads source through it
+HOST_VARIABLE: Final = "NVCC_CCBIN"  # names another, or the directory of one
 OPTIONS: Final = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")  # variables that add to FLAGS
+REINSTALL: Final = "reinstall the CUDA toolkit"
+
+# What nvcc runs and reads beside headers, and the places of it that `--dryrun` tells.
+PLACES: Final = ("_HERE_", "CICC_PATH", "NVVMIR_LIBRARY_DIR")
+PARTS: Final = (
+    "nvcc",
+    "nvcc.profile",
+    "cudafe++",
+    "cicc",
+    "libdevice.10.bc",
+    "ptxas",
+    "fatbinary",
+)
 
 
 def find_nvcc() -> "Nvcc | None":
@@ -33,29 +48,28 @@ def find_nvcc() -> "Nvcc | None":
     if command is None:
         return None
     command = os.path.abspath(command)  # it will run in another directory
-    release = re.search(r"release (\d+)\.(\d+), V([\d.]+)", _ask(command, "--version"))
-    known = tuple(_ask(command, "--list-gpu-code").split())
-    if release is None:
-        return Nvcc("nvcc", command, (0, 0), known)
-    return Nvcc(f"nvcc {release[3]}", command, (int(release[1]), int(release[2])), known)
+    stat = os.stat(command)
+    return _questioned(command, (stat.st_mtime_ns, stat.st_size), os.environ.get("TMPDIR"))
 
 
 @dataclass(frozen=True, slots=True)
 class Nvcc:
-    """A toolkit's compiler; `known` are the architectures that it lists."""
+    """A toolkit's compiler; `known` are the architectures that it lists.
+
+    `fault` tells why it cannot be used, where it did not answer what it was asked.
+    """
 
     name: str
     command: str
     release: tuple[int, int]
     known: tuple[str, ...]
+    fault: str = ""
 
-    def missing(self, archs: Sequence[str]) -> TargetError | None:
-        """Its answer, its release, its host compiler."""
-        if self.release == (0, 0):
-            return TargetError(
-                f"{self.command} does not tell its version", hint="reinstall the CUDA toolkit"
-            )
-        if not os.environ.get("NVCC_CCBIN") and shutil.which(HOST) is None:
+    def missing(self, archs: Sequence[str]) -> MlcError | None:
+        """Its answer, its release, its host compiler; and a place for its temporary files."""
+        if self.fault:
+            return _no_temporary_place() or TargetError(self.fault, hint=REINSTALL)
+        if not os.environ.get(HOST_VARIABLE) and shutil.which(HOST) is None:
             return TargetError(
                 f"{self.name} needs {HOST}, which is not on PATH",
                 hint=f"install {HOST}, or {PIP_HINT.partition(';')[0]}",
@@ -69,9 +83,57 @@ class Nvcc:
             (place / SOURCE).write_text(source, encoding="utf-8")
             command = (self.command, *FLAGS, *gencode(archs), "-o", OUTPUT, SOURCE)
             code, words = _run(command, place)
-            if code != 0:
+            made = place / OUTPUT
+            if code != 0 or not made.is_file():
                 raise _failure(self.name, words, code, place)
-            return Fatbin((place / OUTPUT).read_bytes(), read_resources(source, words))
+            return Fatbin(made.read_bytes(), read_resources(source, words))
+
+    def programs(self) -> Mapping[str, Path]:
+        """The command, which may be a script, what stands behind it, and its host compiler."""
+        told = ask([self.command, "--dryrun", FLAGS[0], SOURCE])
+        places = re.findall(rf"^#\$ (?:{'|'.join(PLACES)})=(.+)$", told.out + told.said, re.M)
+        beside = Path(os.path.realpath(self.command)).parent
+        usual = (beside, beside.parent / "nvvm" / "bin", beside.parent / "nvvm" / "libdevice")
+        inside = {
+            name: Path(place) / name
+            for place in reversed(places or usual)
+            for name in PARTS
+            if (Path(place) / name).is_file()
+        }
+        named = os.environ.get(HOST_VARIABLE, HOST)
+        host = shutil.which(HOST, path=named) or shutil.which(named)
+        return {"command": Path(self.command), **inside, **({HOST: Path(host)} if host else {})}
+
+
+@cache
+def _questioned(command: str, _stamp: tuple[int, int], _tmpdir: str | None) -> Nvcc:
+    """nvcc as it tells of itself; asked once, since doctor wants to know for every target."""
+    version = ask([command, "--version"])
+    release = re.search(r"release (\d+)\.(\d+), V([\d.]+)", version.out)
+    if version.fault or release is None:
+        return Nvcc("nvcc", command, (0, 0), (), _fault(command, "--version", version))
+    name, number = f"nvcc {release[3]}", (int(release[1]), int(release[2]))
+    listed = ask([command, "--list-gpu-code"])
+    known = tuple(re.findall(r"\bsm_\w+", listed.out))
+    if listed.fault or not known:
+        return Nvcc(name, command, number, (), _fault(command, "--list-gpu-code", listed))
+    return Nvcc(name, command, number, known)
+
+
+def _fault(command: str, question: str, answer: Answer) -> str:
+    said = answer.fault or f"it says {last_line(answer.out, 'nothing')!r}"
+    return f"{command} {question} gives no answer: {said}"
+
+
+def _no_temporary_place() -> MlcError | None:
+    """What is wrong with TMPDIR, where nvcc writes even to list architectures."""
+    place = os.environ.get("TMPDIR")
+    if not place or (os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK)):
+        return None
+    return EnvironmentError_(
+        f"TMPDIR names {place}, where no file can be written",
+        hint="let TMPDIR name a directory that is there and can be written, or unset it",
+    )
 
 
 def _run(command: Sequence[str], place: Path) -> tuple[int, str]:
@@ -80,17 +142,27 @@ def _run(command: Sequence[str], place: Path) -> tuple[int, str]:
     Said into memory: in a pipe the reports of several architectures could mix, and on a disk
     that is full none would arrive.
     """
-    with open(os.memfd_create("said"), "w+", encoding="utf-8", errors="replace") as said:
-        code = subprocess.run(
-            command,
-            cwd=place,
-            env=_environment(place),
-            stdout=said,
-            stderr=subprocess.STDOUT,
-            check=False,
-        ).returncode
+    with _memory() as said:
+        try:
+            code = subprocess.run(
+                command,
+                cwd=place,
+                env={**environment(without=OPTIONS), "TMPDIR": str(place)},
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                check=False,
+            ).returncode
+        except OSError as e:
+            return -1, f"{command[0]} does not start: {e.strerror}"
         said.seek(0)
-        return code, said.read()
+        return code, said.read().decode("utf-8", errors="replace")
+
+
+def _memory() -> IO[bytes]:
+    """A file in memory; where the system has no such thing, one on disk."""
+    if hasattr(os, "memfd_create"):
+        return open(os.memfd_create("said"), "w+b")
+    return tempfile.TemporaryFile()
 
 
 def gencode(archs: Sequence[str]) -> Iterator[str]:
@@ -104,25 +176,11 @@ def gencode(archs: Sequence[str]) -> Iterator[str]:
 def _failure(name: str, said: str, code: int, place: Path) -> Exception:
     """On a full disk nvcc often dies in silence; only an error of the source is surely another."""
     scarce = shutil.disk_usage(place).free < ROOM and ": error:" not in said
-    if scarce or NO_SPACE in said:
+    if scarce or tells_full(said):
         return OSError(errno.ENOSPC, NO_SPACE, tempfile.gettempdir())
+    silent = f"exit code {code}" if code else "it ended well, without a file"
+    words = first_error(said, silent) if code else silent
     return TargetError(
-        f"{name} could not compile the kernels: {first_error(said, f'exit code {code}')}",
+        f"{name} could not compile the kernels: {words}",
         hint=f"see that the toolkit is whole and supports this machine's {HOST}",
     )
-
-
-def _environment(place: Path) -> dict[str, str]:
-    """Ours, without what would change the code: nvcc takes options from the environment too."""
-    own = {k: v for k, v in os.environ.items() if k not in OPTIONS}
-    return {**own, "LC_ALL": "C", "TMPDIR": str(place)}
-
-
-def _ask(command: str, question: str) -> str:
-    """What nvcc answers; nothing if it cannot."""
-    try:
-        return subprocess.run(
-            [command, question], capture_output=True, text=True, check=False
-        ).stdout
-    except OSError:
-        return ""

@@ -8,7 +8,7 @@ both are: it addresses shared memory in 32 bits and NVRTC in 64, which takes a f
 import ctypes
 import importlib.util
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -75,6 +75,10 @@ class Nvrtc:
         *cubins, (ptx, _) = made
         code = self._join(dict(zip(archs, (code for code, _ in cubins), strict=True)), newest, ptx)
         return Fatbin(code, read_resources(source, "".join(said for _, said in cubins)))
+
+    def programs(self) -> Mapping[str, Path]:
+        """None: all of it comes in wheels."""
+        return {}
 
     def _known(self) -> tuple[str, ...]:
         library = _load(self.home)

@@ -49,13 +49,15 @@ class Multiprocessor:
 
 
 # CUDA C++ Programming Guide 13.0, "Compute Capabilities", the tables of technical
-# specifications; units of allocation from its occupancy calculator.
+# specifications; units of allocation from its occupancy calculator. sm_120 also stands in
+# CCCL 3, cuda/__device/arch_traits.h.
 MULTIPROCESSORS: Final[Mapping[str, Multiprocessor]] = {
     "sm_80": Multiprocessor(warps=64, blocks=32, shared_bytes=164 << 10),
     "sm_86": Multiprocessor(warps=48, blocks=16, shared_bytes=100 << 10),
     "sm_89": Multiprocessor(warps=48, blocks=24, shared_bytes=100 << 10),
     "sm_90": Multiprocessor(warps=64, blocks=32, shared_bytes=228 << 10),
     "sm_100": Multiprocessor(warps=64, blocks=32, shared_bytes=228 << 10),
+    "sm_120": Multiprocessor(warps=48, blocks=24, shared_bytes=100 << 10),
 }
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from mlc_compile.emit.cuda.compiler import FIRST_RELEASE, PIP_HINT, CudaCompiler
 from mlc_compile.emit.cuda.nvcc import find_nvcc
 from mlc_compile.emit.cuda.nvrtc import find_nvrtc
-from mlc_compile.errors import TargetError
+from mlc_compile.errors import MlcError, TargetError
 
 FINDERS: Final[tuple[Callable[[], CudaCompiler | None], ...]] = (find_nvcc, find_nvrtc)
 
@@ -32,7 +32,10 @@ class Probe:
 
 
 def find_compiler(archs: Sequence[str]) -> CudaCompiler:
-    """The first compiler that can do all of `archs`; TargetError if there is none."""
+    """The first compiler that can do all of `archs`.
+
+    TargetError if there is none, EnvironmentError_ if the first has no place to write.
+    """
     refusals = []
     for compiler in _installed():
         refusal = compiler.missing(archs)
@@ -49,7 +52,7 @@ def probe(archs: Sequence[str] = tuple(FIRST_RELEASE)) -> Probe:
     devices, run_missing, run_fix = _devices()
     try:
         name = find_compiler(archs).name
-    except TargetError as e:
+    except MlcError as e:
         return Probe(None, str(e), e.hint, devices, run_missing, run_fix)
     return Probe(name, devices=devices, run_missing=run_missing, run_fix=run_fix)
 

@@ -26,6 +26,7 @@ from mlc_compile.tvm_version import installed
 CROSS_HINT: Final = "pip install 'mlc_compile[cross]' brings zig, which links for every target"
 C_COMPILERS: Final = ("cc", "gcc", "clang")
 ZIG: Final = (sys.executable, "-m", "ziglang")
+ZIG_PROGRAMS: Final = ("zig", "zig.exe")
 OLDEST_ZIG: Final = (0, 15)  # older ones refuse /Brepro
 NAME: Final = "{name}"  # in a flag: the file name of the library
 
@@ -120,8 +121,8 @@ class Linker:
 def find_linker(target: Target) -> Linker:
     """The first linker that can do `target` on this machine.
 
-    TargetError if there is none, if zig is too old, or if what it makes for another machine
-    could not be checked.
+    TargetError if there is none, if zig is too old or not whole, or if what it makes for
+    another machine could not be checked.
     """
     for candidate in (_system_compiler, _zig):
         linker = candidate(target)
@@ -136,11 +137,19 @@ def is_native(target: Target) -> bool:
     return triple_mismatch(target.triple) is None
 
 
+def zig_program() -> Path | None:
+    """The program inside the `ziglang` package, None where one of both is not here."""
+    spec = importlib.util.find_spec("ziglang")
+    places = [] if spec is None else list(spec.submodule_search_locations or ())
+    paths = (Path(place) / name for place in places for name in ZIG_PROGRAMS)
+    return next((path for path in paths if path.is_file() and os.access(path, os.X_OK)), None)
+
+
 def zig_version() -> tuple[int, ...] | None:
     """The installed zig's version, None where there is none."""
-    if importlib.util.find_spec("ziglang") is None:
+    found = installed("ziglang")
+    if found is None or importlib.util.find_spec("ziglang") is None:
         return None
-    found = installed("ziglang") or ""
     digits = (part for part in found.split(".")[:3] if part.isdigit())
     return tuple(int(part) for part in digits)
 
@@ -159,6 +168,11 @@ def _zig(target: Target) -> Linker | None:
     version = zig_version()
     if version is None or target.system not in CROSS:
         return None
+    if zig_program() is None:
+        raise TargetError(
+            f"no linker for {target.name}: the package ziglang is without its program",
+            hint="pip install --force-reinstall --no-deps ziglang",
+        )
     if version < OLDEST_ZIG:
         raise TargetError(
             f"zig {_dotted(version)} is too old to link for {target.name}: "

@@ -19,18 +19,18 @@ from tvm.tirx.script import builder as T
 from mlc_compile.emit.cuda import emitter, nvcc
 from mlc_compile.emit.cuda.compiler import Fatbin
 from mlc_compile.emit.cuda.emitter import build, emit, source, spill_events, tvm_target
+from mlc_compile.emit.cuda.fatbin import MACHINE_CODE, MAGIC, PTX, entries
 from mlc_compile.emit.cuda.toolchain import find_compiler, probe
 from mlc_compile.emit.link.linker import find_linker
 from mlc_compile.errors import TargetError
 from mlc_compile.target import find_target, target_names
+from tests.emit.cuda.fatbins import whole
 from tests.emit.gpu_kernels import KERNELS, THREADS, hoard, module, prim_func
 
 MULTI = find_target("cuda-multi")
 ARCHS = ["sm_80", "sm_86", "sm_89", "sm_90", "sm_100"]
 PRESETS = [n for n in target_names() if n.startswith("cuda-")]
 GOLDEN = Path(__file__).parents[2] / "golden" / "cuda"
-FATBIN_MAGIC = 0xBA55ED50  # fatbinary_section.h of the toolkit
-PTX, CUBIN = 1, 2  # kinds of its entries
 
 needs_nvcc = pytest.mark.skipif(nvcc.find_nvcc() is None, reason="needs nvcc of a CUDA toolkit")
 
@@ -41,22 +41,9 @@ def library(out, target=MULTI, **bodies):
     return out.read_bytes(), resources
 
 
-def entries(fatbin):
-    """(kind, architecture) of everything in a fat binary."""
-    magic, _, header, size = struct.unpack_from("<IHHQ", fatbin)
-    assert (magic, header + size) == (FATBIN_MAGIC, len(fatbin))
-    found, at = [], header
-    while at < len(fatbin):
-        kind, _, header, size = struct.unpack_from("<HHIQ", fatbin, at)
-        (arch,) = struct.unpack_from("<I", fatbin, at + 28)
-        found.append((kind, arch))
-        at += header + size
-    return sorted(found)
-
-
 def fatbins(code):
     """The fat binaries in a library."""
-    starts = (m.start() for m in re.finditer(re.escape(struct.pack("<I", FATBIN_MAGIC)), code))
+    starts = (m.start() for m in re.finditer(re.escape(struct.pack("<I", MAGIC)), code))
     return [code[s : s + 16 + struct.unpack_from("<Q", code, s + 8)[0]] for s in starts]
 
 
@@ -67,7 +54,8 @@ def test_a_library_has_machine_code_for_each_architecture_and_ptx_of_the_newest(
     code, _ = library(tmp_path / "lib.so", target)
     (fatbin,) = fatbins(code)
     numbers = [int(arch.removeprefix("sm_")) for arch in target.device.archs]
-    assert entries(fatbin) == [(PTX, max(numbers)), *((CUBIN, n) for n in sorted(numbers))]
+    machine_code = ((MACHINE_CODE, n) for n in sorted(numbers))
+    assert sorted(entries(fatbin)) == [(PTX, max(numbers)), *machine_code]
     assert b"__global__" not in code  # no source is left
 
 
@@ -245,10 +233,33 @@ def test_what_the_compiler_makes_is_what_the_library_carries(tmp_path, monkeypat
         def compile(self, text, archs):
             assert "double_kernel" in text
             assert archs == MULTI.device.archs
-            return Fatbin(b"the fat binary", ())
+            return whole(archs, [f"{name}_kernel" for name in KERNELS], b"the machine's code")
 
     monkeypatch.setattr(emitter, "find_compiler", lambda _archs: Compiler())
-    assert b"the fat binary" in library(tmp_path / "lib.so")[0]
+    assert b"the machine's code" in library(tmp_path / "lib.so")[0]
+
+
+@pytest.mark.parametrize(
+    ("names", "code", "fault"),
+    [
+        (list(KERNELS), b"garbage", "no fat binary"),
+        (list(KERNELS)[1:], None, r"what is taken by double_kernel on sm_80"),
+    ],
+)
+def test_what_is_not_whole_is_refused_and_no_library_is_left(
+    tmp_path, monkeypatch, names, code, fault
+):
+    class Compiler:
+        name = "fake 1"
+
+        def compile(self, _text, archs):
+            made = whole(archs, [f"{name}_kernel" for name in names])
+            return made if code is None else Fatbin(code, made.resources)
+
+    monkeypatch.setattr(emitter, "find_compiler", lambda _archs: Compiler())
+    with pytest.raises(TargetError, match=f"fake 1 ended without an error, but .*{fault}"):
+        library(tmp_path / "lib.so")
+    assert not (tmp_path / "lib.so").exists()
 
 
 @pytest.mark.parametrize("name", KERNELS)

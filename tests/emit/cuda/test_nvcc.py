@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from mlc_compile.emit import tool
 from mlc_compile.emit.cuda import nvcc, nvrtc, toolchain
 from mlc_compile.emit.cuda.compiler import PIP_HINT
 from mlc_compile.emit.cuda.nvcc import Nvcc, find_nvcc, gencode
 from mlc_compile.emit.cuda.toolchain import find_compiler, probe
-from mlc_compile.errors import TargetError
+from mlc_compile.errors import EnvironmentError_, TargetError
 
 ALL = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100")
 KERNEL = 'extern "C" __global__ void scale(float* x) { x[threadIdx.x] *= 2; }\n'
@@ -27,7 +28,7 @@ needs_nvcc = pytest.mark.skipif(REAL is None, reason="needs nvcc of a CUDA toolk
 def nothing_installed(monkeypatch):
     """No compiler but those that a test installs."""
     monkeypatch.setenv("PATH", "")
-    for variable in (*nvcc.TOOLKITS, "NVCC_CCBIN"):
+    for variable in (*nvcc.TOOLKITS, nvcc.HOST_VARIABLE, "TMPDIR"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(nvcc, "USUAL", Path("/nowhere"))
     monkeypatch.setattr(nvrtc.importlib.util, "find_spec", lambda _name: None)
@@ -127,7 +128,71 @@ def test_a_host_compiler_named_in_the_environment_will_do(install, monkeypatch):
 def test_nvcc_that_does_not_answer_is_refused(install):
     command = install()
     command.write_text("#!/nowhere/sh\n")
-    assert refusal()[0] == f"{command} does not tell its version"
+    why = "it does not start: No such file or directory"
+    assert refusal() == (f"{command} --version gives no answer: {why}", nvcc.REINSTALL)
+
+
+@pytest.mark.parametrize(
+    ("text", "question", "why"),
+    [
+        ("print('hello world')", "--version", "it says 'hello world'"),
+        ("sys.exit('broken')", "--version", "broken"),
+        ("os.write(1, b'\\xff no number\\n')", "--version", "it says '\ufffd no number'"),
+        ("import time; time.sleep(600)", "--version", "it does not answer within 2 seconds"),
+        ("sys.exit('nvcc fatal: no file')", "--list-gpu-code", "nvcc fatal: no file"),
+        ("pass", "--list-gpu-code", "it says 'nothing'"),
+        ("print('release 13.0')", "--list-gpu-code", "it says 'release 13.0'"),
+    ],
+)
+def test_an_answer_that_is_none_is_quoted(install, monkeypatch, text, question, why):
+    monkeypatch.setattr(tool, "LIMIT", 2.0)
+    command = install()
+    version = command.read_text().splitlines()[2] if question != "--version" else ""
+    command.write_text(f"#!{sys.executable}\nimport os, sys\n{version}\n{text}\n")
+    assert refusal() == (f"{command} {question} gives no answer: {why}", nvcc.REINSTALL)
+
+
+def test_a_version_between_bytes_that_are_no_text_is_read(install):
+    command = install()
+    head = f"#!{sys.executable}\nimport os, sys\nos.write(1, b'\\xff\\xfe ')\n"
+    command.write_text(head + command.read_text().partition("import os, sys\n")[2])
+    assert find_compiler(ALL).name == "nvcc 13.0.88"
+
+
+def test_nvcc_is_asked_once_until_it_changes(install):
+    command = install()
+    counted = "open(__file__ + '.asked', 'a').write(sys.argv[1] + chr(10))"
+    lines = command.read_text().replace("import os, sys\n", f"import os, sys\n{counted}\n")
+    command.write_text(lines)
+    assert find_nvcc() == find_nvcc()
+    asked = Path(f"{command}.asked")
+    assert asked.read_text().split() == ["--version", "--list-gpu-code"]
+    command.write_text(lines.replace("13.0", "12.8"))
+    assert find_nvcc().release == (12, 8)
+
+
+@pytest.mark.parametrize("place", ["gone", "file"])
+def test_a_place_for_temporary_files_that_is_none_is_told_as_such(
+    install, tmp_path, monkeypatch, place
+):
+    command = install()
+    lines = command.read_text().splitlines()
+    failing = "if sys.argv[1] == '--list-gpu-code': sys.exit('nvcc fatal: could not open')"
+    command.write_text("\n".join([*lines[:3], failing]))
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / place))
+    with pytest.raises(EnvironmentError_, match=r"TMPDIR names .* no file can be written") as error:
+        find_compiler(ALL)
+    assert error.value.exit_code == 7
+    assert str(tmp_path / place) in str(error.value)
+    assert error.value.hint
+    assert probe(ALL).emit_missing == str(error.value)
+
+
+@needs_nvcc
+def test_a_real_nvcc_needs_that_place(real, monkeypatch):
+    monkeypatch.setenv("TMPDIR", "/nonsense")
+    assert isinstance(find_nvcc().missing(("sm_80",)), EnvironmentError_)
 
 
 def test_nvrtc_does_where_nvcc_is_too_old(install, monkeypatch):
@@ -164,6 +229,77 @@ def test_a_compilation_that_fails_is_quoted_in_a_sentence(install, said, words):
     assert str(error.value) == f"nvcc 13.0.88 could not compile the kernels: {words}"
     assert error.value.exit_code == 4
     assert error.value.hint
+
+
+@pytest.mark.parametrize("said", ["", "ptxas info : 0 bytes gmem", "warning: error in a name"])
+def test_a_compiler_that_ends_well_and_writes_nothing_is_told(install, said):
+    install(compiling=f"print({said!r})")
+    with pytest.raises(TargetError) as error:
+        find_compiler(ALL).compile(KERNEL, ALL)
+    words = "nvcc 13.0.88 could not compile the kernels: it ended well, without a file"
+    assert (str(error.value), error.value.exit_code) == (words, 4)
+
+
+def test_a_failure_told_in_bytes_that_are_no_text_is_quoted(install):
+    install(compiling="os.write(2, b'x.cu(1): error: \\xff'); sys.exit(3)")
+    with pytest.raises(TargetError, match=r"x\.cu\(1\): error: \ufffd"):
+        find_compiler(ALL).compile(KERNEL, ALL)
+
+
+def test_a_compiler_that_is_gone_is_told(install):
+    command = install()
+    found = find_compiler(ALL)
+    command.unlink()
+    with pytest.raises(TargetError, match="nvcc does not start: No such file"):
+        found.compile(KERNEL, ALL)
+
+
+def test_without_files_in_memory_what_is_said_is_read_from_disk(install, monkeypatch):
+    monkeypatch.delattr(os, "memfd_create")
+    install(compiling="sys.exit('kernels.cu(3): error: no such thing')")
+    with pytest.raises(TargetError, match=r"kernels\.cu\(3\): error: no such thing"):
+        find_compiler(ALL).compile(KERNEL, ALL)
+
+
+def test_everything_that_nvcc_runs_is_named_wherever_it_says_that_it_is(
+    install, tmp_path, monkeypatch
+):
+    def programs():
+        return find_compiler(ALL).programs()
+
+    for path in ("bin/ptxas", "bin/nvcc", "nvvm/bin/cicc", "nvvm/libdevice/libdevice.10.bc"):
+        (tmp_path / "real" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "real" / path).touch()
+    places = {"_HERE_": "bin", "CICC_PATH": "nvvm/bin", "NVVMIR_LIBRARY_DIR": "nvvm/libdevice"}
+    told = "; ".join(
+        f"print('#$ {k}={tmp_path}/real/{v}', file=sys.stderr)" for k, v in places.items()
+    )
+    command = install(compiling=told)
+    found = programs()
+    assert {name: str(path.relative_to(tmp_path)) for name, path in found.items()} == {
+        "command": "cuda/bin/nvcc",
+        "nvcc": "real/bin/nvcc",
+        "ptxas": "real/bin/ptxas",
+        "cicc": "real/nvvm/bin/cicc",
+        "libdevice.10.bc": "real/nvvm/libdevice/libdevice.10.bc",
+        "gcc": "path/gcc",
+    }
+    monkeypatch.setenv("NVCC_CCBIN", str(tmp_path / "path"))
+    assert programs() == found
+    other = tmp_path / "other"
+    (tmp_path / "path" / "gcc").rename(other)
+    monkeypatch.setenv("NVCC_CCBIN", str(other))
+    assert programs()["gcc"] == other
+    install(compiling="")  # one that tells no places: they are beside it
+    (command.parent / "ptxas").touch()
+    assert programs()["ptxas"] == command.parent / "ptxas"
+
+
+@needs_nvcc
+def test_the_programs_of_a_real_toolkit_are_found(real):
+    programs = real.programs()
+    assert {"command", "nvcc", "cicc", "ptxas", "fatbinary", "libdevice.10.bc"} <= set(programs)
+    assert all(path.is_file() for path in programs.values())
 
 
 def test_a_disk_that_fills_up_under_the_compiler_is_told_as_such(install):

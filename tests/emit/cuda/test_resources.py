@@ -2,7 +2,14 @@
 
 import pytest
 
-from mlc_compile.emit.cuda.resources import Resources, arch_number, occupancy, read_resources
+from mlc_compile.emit.cuda.compiler import FIRST_RELEASE
+from mlc_compile.emit.cuda.resources import (
+    MULTIPROCESSORS,
+    Resources,
+    arch_number,
+    occupancy,
+    read_resources,
+)
 
 SOURCE = """
 extern "C" __global__ void __launch_bounds__(256) sum_kernel(float* x);
@@ -90,12 +97,18 @@ def test_a_silent_compiler_reports_nothing():
         pytest.param("sm_90", 256, 32, 48 << 10, 32, 64, id="shared memory, 1 KiB of it kept"),
         pytest.param("sm_89", 128, 32, 99 << 10, 4, 48, id="one block takes all shared memory"),
         pytest.param("sm_100", 33, 32, 0, 64, 64, id="a warp is never shared"),
+        pytest.param("sm_120", 32, 16, 0, 24, 48, id="blocks of a smaller one"),
+        pytest.param("sm_120", 128, 32, 49 << 10, 8, 48, id="two share 100 KiB"),
     ],
 )
 def test_occupancy_is_what_the_scarcest_resource_allows(
     arch, threads, registers, shared, warps, of
 ):
     assert occupancy(arch, threads, registers, shared) == warps / of
+
+
+def test_every_architecture_whose_release_we_know_has_a_row():
+    assert set(MULTIPROCESSORS) == set(FIRST_RELEASE)
 
 
 def test_occupancy_is_unknown_without_a_block_size_or_a_row():

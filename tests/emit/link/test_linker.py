@@ -5,6 +5,8 @@ import importlib.util
 import platform
 import shutil
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,6 +28,7 @@ def tools(monkeypatch):
         there = {"ziglang": zig, "lief": "1.0.0" if lief else None}
         monkeypatch.setattr(importlib.util, "find_spec", there.get)
         monkeypatch.setattr(linker, "installed", there.get)
+        monkeypatch.setattr(linker, "zig_program", lambda: zig and Path("zig"))
 
     return install
 
@@ -80,6 +83,28 @@ def test_an_old_zig_is_refused_with_the_version_that_will_do(tools, system):
         find_linker(find_target("cpu-aarch64"))
     assert (error.value.exit_code, error.value.hint) == (4, "pip install 'ziglang>=0.15'")
     assert find_linker(find_target("cpu")).name == "cc"  # does not need it
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """An empty folder in place of the package ziglang, which pip still knows."""
+    (tmp_path / "ziglang").mkdir()
+    spec = SimpleNamespace(submodule_search_locations=[str(tmp_path / "ziglang")])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: spec)
+    monkeypatch.setattr(linker, "installed", lambda _name: "0.17.1")
+    return tmp_path / "ziglang"
+
+
+def test_zig_without_its_program_is_refused_before_anything_is_begun(system, package):
+    system("Linux", "x86_64")
+    target = find_target("cpu-aarch64")
+    for breaking in (lambda: None, (package / "zig").mkdir, (package / "zig.exe").touch):
+        breaking()
+        with pytest.raises(TargetError, match="cpu-aarch64: the package ziglang is without") as e:
+            find_linker(target)
+        assert (e.value.exit_code, "--force-reinstall" in e.value.hint) == (4, True)
+    (package / "zig.exe").chmod(0o755)
+    assert find_linker(target).name == "zig"
 
 
 def test_a_library_that_could_not_be_checked_is_not_begun(tools, system):
