@@ -30,7 +30,7 @@ from mlc_compile.cli.options import (
 from mlc_compile.errors import ConfigError
 
 if TYPE_CHECKING:
-    from mlc_compile.artifact import Check
+    from mlc_compile.artifact import Check, Manifest
     from mlc_compile.driver.build import Build
 
 
@@ -77,10 +77,14 @@ def build(
         built = build_model(find_model(model), targets, scheme, out, options, progress, reuse)
     for line in story(built):
         output.story(line)
+    if memory_budget is not None:
+        for one in built.artifacts:
+            output.story(f"{one.manifest.target}: {told_limits(one.manifest)} fit in the budget")
     result = [
         {
             "directory": str(one.directory),
             "target": one.manifest.target,
+            "limits": one.manifest.limits,
             "seconds": one.seconds,
             "check": one.manifest.check,
             "cache": one.steps,
@@ -113,6 +117,12 @@ def story(built: "Build") -> Iterator[str]:
             counts = ", ".join(f"{n} {outcome}" for outcome, n in one.kernels.items())
             yield f"{target}: kernels: {counts}"
         yield f"{target}: {told(one.manifest.check)}"
+
+
+def told_limits(manifest: "Manifest") -> str:
+    """The context and the prefill chunk, for people."""
+    limits = manifest.limits
+    return f"a context of {limits.context} tokens and a prefill chunk of {limits.prefill_chunk}"
 
 
 def told(check: "Check") -> str:

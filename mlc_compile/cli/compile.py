@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from mlc_compile.cli.build import told_limits
 from mlc_compile.cli.console import Output, output_options, timings
 from mlc_compile.cli.options import (
     ActivationType,
@@ -61,9 +62,12 @@ def compile_(
     manifest = compiled.manifest
     output.story(timings(compiled.seconds))
     output.story(f"linked by {manifest.linker}")
+    if memory_budget is not None:
+        output.story(f"{told_limits(manifest)} fit in the budget")
     result = {
         "directory": str(out),
         "target": manifest.target,
+        "limits": manifest.limits,
         "libraries": [library.path for library in manifest.libraries],
         "linker": manifest.linker,
         "plan_digest": manifest.plan_digest,

@@ -130,3 +130,9 @@ def test_without_a_home_caches_go_to_the_temporary_directory(monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", homeless)
     assert default_cache_dir() == Path(tempfile.gettempdir()) / "mlc_compile"
+
+
+def test_an_empty_home_is_as_good_as_none(monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", "")
+    assert default_cache_dir() == Path(tempfile.gettempdir()) / "mlc_compile"

@@ -159,6 +159,7 @@ def test_the_command_compiles_for_the_limits_it_found(cli, nano_checkpoint, tmp_
     limits = read_manifest(tmp_path / "out", Manifest).limits
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert limits.prefill_chunk < 512
+    assert f"a prefill chunk of {limits.prefill_chunk} fit in the budget" in ran.err
     memory = report["memory"]
     used = memory["weights"] + memory["kv_cache"] + memory["activations"]
     assert used + RUNTIME <= budget * MIB
