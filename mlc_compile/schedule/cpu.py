@@ -25,10 +25,11 @@ from mlc_compile.target import Target
 def _matmul(call: relax.Call, target: Target) -> Kernel:
     x, w = call.args[0], ops.Matrix.of(call)
     assert not call.attrs["swiglu"], "FuseGemv runs for GPUs only"
-    codec = codec_of(w.scheme, w.n, int(ops.shape_of(x)[-1]))
+    codec, residual = codec_of(w.scheme, w.n, int(ops.shape_of(x)[-1])), call.attrs["residual"]
     if _rows(x) == 1:
-        return _plain("gemv", matmul.gemv(codec, w.n), call)
-    return _plain("gemm", matmul.gemm(codec, w.n, matmul.Tile.of(target, codec)), call)
+        return _plain("gemv", matmul.gemv(codec, w.n, residual=bool(residual)), call)
+    tile = matmul.Tile.of(target, codec)
+    return _plain("gemm", matmul.gemm(codec, w.n, tile, residual=bool(residual)), call)
 
 
 def _take(call: relax.Call, _target: Target) -> Kernel:

@@ -36,41 +36,46 @@ class Tile:
         return cls(m=m, blocks=blocks, k=_panel_depth(codec))
 
 
-def gemv(codec: Codec, n: int) -> tirx.PrimFunc:
-    """x[1, 1, k], parts of w[n, k] -> y[1, 1, n]: decoding's matmul, bound by reading w."""
+def gemv(codec: Codec, n: int, *, residual: bool = False) -> tirx.PrimFunc:
+    """x[1, 1, k], parts of w[n, k], residual like y if any -> y[1, 1, n].
+
+    Decoding's matmul, bound by reading w.
+    """
     groups = codec.k // codec.group
     with v.kernel() as builder:
         x = v.argument("x", (1, 1, codec.k))
         parts = codec.arguments()
+        base = v.argument("residual", (1, 1, n)) if residual else None
         y = v.argument("y", (1, 1, n))
         with T.parallel(0, codec.blocks) as block:
             acc = v.local(1)
             v.clear(acc, 1)
             with T.serial(0, groups) as g:
                 v.accumulate(acc, 0, _dot_group(codec, parts, x, block, g))
-            v.put_rows(acc, 0, y, (0, 0), block * ROWS, n)
+            v.put_rows(acc, 0, y, (0, 0), block * ROWS, n, base)
     return builder.get()
 
 
-def gemm(codec: Codec, n: int, tile: Tile) -> tirx.PrimFunc:
-    """x[1, m, k], parts of w[n, k] -> y[1, m, n], m symbolic: prefill's matmul.
+def gemm(codec: Codec, n: int, tile: Tile, *, residual: bool = False) -> tirx.PrimFunc:
+    """x[1, m, k], parts of w[n, k], residual like y if any -> y[1, m, n], m symbolic.
 
-    A thread decodes `tile.blocks` row blocks of w, `tile.k` deep, into a float32 panel, then
-    sweeps the rows of x over it, `tile.m` at a time. The last tile is ragged: its surplus
-    rows repeat the last row and write what that row writes.
+    Prefill's matmul. A thread decodes `tile.blocks` row blocks of w, `tile.k` deep, into a
+    float32 panel, then sweeps the rows of x over it, `tile.m` at a time. The last tile is
+    ragged: its surplus rows repeat the last row and write what that row writes.
     """
     m = v.size("m")
     strips = codec.blocks // tile.blocks
     with v.kernel() as builder:
         x = v.argument("x", (1, m, codec.k))
         parts = codec.arguments()
+        base = v.argument("residual", (1, m, n)) if residual else None
         y = v.argument("y", (1, m, n))
         with T.parallel(0, strips) as strip:
             panel = v.workspace((tile.k, tile.blocks, ROWS))
             with T.serial(0, codec.k // tile.k) as depth:
                 _decode_panel(codec, parts, panel, strip, depth, tile)
                 with T.serial(0, (m + (tile.m - 1)) // tile.m) as step:
-                    _multiply_tile(x, y, panel, (strip, depth, step), n, tile)
+                    _multiply_tile(x, (y, base), panel, (strip, depth, step), n, tile)
     return builder.get()
 
 
@@ -108,9 +113,15 @@ def _decode_panel(
 
 
 def _multiply_tile(
-    x: Buffer, y: Buffer, panel: Buffer, where: tuple[Index, Index, Index], n: int, tile: Tile
+    x: Buffer,
+    sink: tuple[Buffer, Buffer | None],
+    panel: Buffer,
+    where: tuple[Index, Index, Index],
+    n: int,
+    tile: Tile,
 ) -> None:
-    strip, depth, step = where
+    """Add the panel's share to a tile of y, which begins as the residual if there is one."""
+    (y, base), (strip, depth, step) = sink, where
     m = x.shape[1]
     rows = [tirx.min(step * tile.m + i, m - 1) for i in range(tile.m)]
     places = [
@@ -123,6 +134,9 @@ def _multiply_tile(
     with T.If(depth == 0):
         with T.Then():
             v.clear(acc, len(places))
+            if base is not None:
+                for register, row, block in places:
+                    _load_rows(base, row, block, n, acc, register)
         with T.Else():
             for register, row, block in places:
                 _load_rows(y, row, block, n, acc, register)

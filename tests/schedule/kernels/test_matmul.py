@@ -132,3 +132,22 @@ def test_take_gives_the_stored_rows_exactly(compile_kernel, unwritten, scheme):
     *_, y = run(ids, *case.packed, unwritten((len(ids), case.k)))
     # One product of a small integer and the scale: the decoder rounds it once too.
     np.testing.assert_array_equal(y, case.w[ids].astype(np.float32))
+
+
+@pytest.mark.parametrize("scheme", ["q0f16", "q4f16_1"])
+@pytest.mark.parametrize("n", [16, 18])
+def test_a_residual_is_what_the_sums_begin_with(compile_kernel, unwritten, monkeypatch, scheme, n):
+    monkeypatch.setattr(matmul, "PANEL_K", 64)
+    case = Case(scheme, n, 192)
+    tile = matmul.Tile.of(find_target("cpu"), case.codec)
+    gemv = compile_kernel(matmul.gemv(case.codec, n, residual=True))
+    many = compile_kernel(matmul.gemm(case.codec, n, tile, residual=True))
+    for run, m in ((gemv, 1), (many, 1), (many, 5), (many, 30)):
+        x = case.x(m)
+        base = case.random.standard_normal((1, m, n)).astype(np.float32)
+        *_, y = run(x, *case.packed, base, unwritten((1, m, n)))
+        exact = x.astype(np.float64) @ case.w.T
+        bound = (
+            (case.k + 3) * EPS * (np.abs(x).astype(np.float64) @ np.abs(case.w).T + np.abs(base))
+        )
+        assert (np.abs(y - (exact + base)) <= bound).all()
