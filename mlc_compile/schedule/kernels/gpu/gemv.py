@@ -9,8 +9,10 @@ with its memory (2.0 TB/s), an H100 63 % (3.35 TB/s).
 """
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
+from typing import Final
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -22,6 +24,8 @@ from mlc_compile.schedule.kernels.gpu.slots import PLAIN, Epilogue, Source
 from mlc_compile.schedule.kernels.gpu.weights import EXPONENT, Codec, Held
 from mlc_compile.schedule.kernels.vector import Buffer, Expr, Index
 from mlc_compile.target import Device
+
+BATCH_BLOCKS: Final = 2  # side by side on a multiprocessor, for several rows of x
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,9 @@ def multiply(p: Product, device: Device, tile: Tile, batch: int = 1) -> None:
     """Launch y = w x for the rows of x, of which there are at most `batch`."""
     per_block = tile.teams * tile.rows
     blocks = g.blocks_of(p.epilogue.outputs, per_block)
-    with g.each_block(blocks, device, threads=tile.threads) as (block, thread):
+    # The sums of several rows fill registers, which must not be spilled to fit more blocks.
+    kept = g.resident(BATCH_BLOCKS) if batch > 1 else nullcontext()
+    with g.each_block(blocks, device, threads=tile.threads) as (block, thread), kept:
         _Team.of(p, tile, batch, thread, block * per_block).run(device)
 
 
