@@ -29,8 +29,8 @@ def staged(directory: Path) -> Iterator[Path]:
     scratch = _beside(directory, "partial")
     with _parents_of(directory), _blamed_on(directory, scratch):
         _clear_stale(directory)
-        scratch.mkdir()
         try:
+            scratch.mkdir()  # inside: an interrupt may come as soon as it is there
             yield scratch
             _replace(directory, scratch)
         finally:
