@@ -196,6 +196,11 @@ class Manifest(Struct, frozen=True, kw_only=True):
     files: tuple[File, ...]
     check: Check
 
+    @property
+    def on_host(self) -> bool:
+        """Whether the CPU that loads the library also computes."""
+        return self.backend == "cpu"
+
 
 AnyManifest = WeightsManifest | Manifest
 M = TypeVar("M", WeightsManifest, Manifest)

@@ -287,6 +287,12 @@ def is_one_row(expr: relax.Expr) -> bool:
     return isinstance(m, IntImm) and int(m) == 1
 
 
+def norms_rows(call: relax.Call) -> bool:
+    """Whether a call of Relax's rms_norm normalizes each row of a tensor [1, m, k]."""
+    rank = len(shape_of(call))
+    return rank == 3 and [int(a) % rank for a in call.attrs.axes] == [rank - 1]
+
+
 def with_args(call: relax.Call, args: Sequence[relax.Expr]) -> relax.Call:
     """The same operator and attributes on other arguments."""
     return relax.Call(call.op, list(args), call.attrs)

@@ -117,7 +117,7 @@ def measure_kernels(
     """
     campaign = prepare(directories, plan, progress)
     for manifest, job in campaign.jobs:
-        if manifest.backend != "cpu":
+        if not manifest.on_host:
             raise ConfigError(
                 f"{job.directory} is for {manifest.target}: kernels are timed on the CPU only",
                 hint="leave --kernels out, or use the profiler of the GPU's maker",

@@ -191,7 +191,7 @@ def _with_roofline(
 ) -> Iterator[Measurement]:
     for result in results:
         # Prefill is bound by arithmetic, not by memory; and it was the CPU's memory we measured.
-        if result.phase == "prefill" or manifest.backend != "cpu":
+        if result.phase == "prefill" or not manifest.on_host:
             yield result
             continue
         middle = result.depth + result.tokens // 2  # the cache grows while it decodes

@@ -41,7 +41,7 @@ from mlc_compile.driver.limits import limits_for
 from mlc_compile.driver.optimize import optimize
 from mlc_compile.driver.subject import Subject, read_subject
 from mlc_compile.driver.texts import write_texts
-from mlc_compile.emit.backend import device_compiler, emitter_of, require_emitter
+from mlc_compile.emit.backend import Emitted, device_compiler, emitter_of, require_emitter
 from mlc_compile.emit.link.binary import can_read
 from mlc_compile.emit.link.check_library import check_library
 from mlc_compile.emit.link.linker import Linker, find_linker
@@ -170,17 +170,16 @@ def _compile_one(directory: Path, job: Job, row: Target, clock: Clock) -> Genera
     mod, plan = _import(job, row, clock)
     recorder = _recorder(job)
     mod = _optimize(mod, plan, clock, recorder)
-    resources = _generate(mod, row, job.linker, directory / row.library, clock)
-    from mlc_compile.emit.cuda.emitter import spill_events
+    emitted = _generate(mod, row, job.linker, directory / row.library, clock)
     from mlc_compile.passes import events, plan_memory
     from mlc_compile.passes.bind_weights import read_plan
 
     return Generated(
         plan=read_plan(mod),
         memory=plan_memory.read(mod),
-        events=(*events.read(mod), *spill_events(resources)),
+        events=(*events.read(mod), *emitted.events),
         linked=check_library(directory / row.library, row) if can_read() else None,
-        resources=resources,
+        resources=emitted.resources,
         compilation=recorder.compilation(),
     )
 
@@ -223,9 +222,7 @@ def _optimize(mod: "IRModule", plan: "Plan", clock: Clock, recorder: "Recorder")
         return optimized
 
 
-def _generate(
-    mod: "IRModule", row: Target, linker: Linker, out: Path, clock: Clock
-) -> "tuple[Resources, ...]":
+def _generate(mod: "IRModule", row: Target, linker: Linker, out: Path, clock: Clock) -> Emitted:
     with clock.stage("generating code"):
         if note := linker.slow_start():
             clock.progress.step(note)

@@ -65,7 +65,7 @@ def proven(
     check = not_run(manifest)
     if check is not None:
         return check, "not run"
-    if manifest.backend != "cpu":
+    if not manifest.on_host:
         return _replayed(directory, target)
     with reuse.step(lambda keys: keys.proof(manifest), required=False) as step:
         known = reuse.read(step.entry, CHECK)

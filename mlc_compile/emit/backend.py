@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
@@ -15,11 +16,21 @@ from mlc_compile.target import Backend, Device, Target
 if TYPE_CHECKING:
     from tvm import IRModule
 
+    from mlc_compile.passes.events import Event
+
 EMITTERS: Final[dict[Backend, str]] = {
     "cpu": "mlc_compile.emit.cpu",
     "cuda": "mlc_compile.emit.cuda.emitter",
     "metal": "mlc_compile.emit.metal",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """What there is to tell of a library: of each kernel, where a compiler says what it takes."""
+
+    resources: tuple[Resources, ...] = ()
+    events: "tuple[Event, ...]" = ()
 
 
 class Emitter(Protocol):
@@ -28,13 +39,8 @@ class Emitter(Protocol):
     def tvm_target(self, target: Target) -> Any:
         """TVM's description of `target`; TargetError if the installed LLVM does not know it."""
 
-    def emit(
-        self, mod: "IRModule", target: Target, linker: Linker, out: Path
-    ) -> tuple[Resources, ...]:
-        """Write the library of a module that went through all phases.
-
-        Returns what each kernel takes of its device, where a compiler tells.
-        """
+    def emit(self, mod: "IRModule", target: Target, linker: Linker, out: Path) -> Emitted:
+        """Write the library of a module that went through all phases."""
 
 
 def require_emitter(target: Target) -> None:

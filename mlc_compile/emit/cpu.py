@@ -9,6 +9,7 @@ import tvm
 from tvm import IRModule, relax
 from tvm.ir.transform import PassContext
 
+from mlc_compile.emit.backend import Emitted
 from mlc_compile.emit.kernels import write_objects
 from mlc_compile.emit.link.linker import Linker, as_tvm_callback
 from mlc_compile.errors import TargetError, near_matches
@@ -57,10 +58,10 @@ def build(mod: IRModule, target: Target) -> relax.VMExecutable:
         return relax.build(mod, tvm_target(target), relax_pipeline=None)
 
 
-def emit(mod: IRModule, target: Target, linker: Linker, out: Path) -> tuple[()]:
+def emit(mod: IRModule, target: Target, linker: Linker, out: Path) -> Emitted:
     """Compile a module that went through all phases, kernel by kernel, and link it to `out`."""
     with tempfile.TemporaryDirectory() as place, code_generation():
         executable, objects = write_objects(mod, tvm_target(target), Path(place))
         callback = as_tvm_callback(linker, out)
         executable.export_library(str(out), fcompile=callback, addons=objects)
-    return ()
+    return Emitted()

@@ -16,7 +16,8 @@ from typing import Final
 import tvm
 from tvm import IRModule, relax
 
-from mlc_compile.emit import cpu
+from mlc_compile.emit import gpu
+from mlc_compile.emit.backend import Emitted
 from mlc_compile.emit.exact_constants import with_exact_constants
 from mlc_compile.emit.link.linker import Linker, as_tvm_callback
 from mlc_compile.target import Target
@@ -28,22 +29,8 @@ HEADING: Final = re.compile(r"^// Function: (\w+)\n", re.MULTILINE)  # TVM's, ov
 
 
 def tvm_target(target: Target) -> tvm.target.Target:
-    """TVM's description of device and host; TargetError if this LLVM does not know the CPU.
-
-    The limit of threads has two names, and TVM's passes read one or the other.
-    """
-    device = target.device
-    assert device is not None, target.name
-    return tvm.target.Target(
-        {
-            "kind": KIND,
-            "max_num_threads": device.threads,
-            "max_threads_per_block": device.threads,
-            "max_shared_memory_per_block": device.shared_bytes,
-            "thread_warp_size": device.subgroup,
-        },
-        host=cpu.tvm_target(target),
-    )
+    """TVM's description of device and host; TargetError if this LLVM does not know the CPU."""
+    return gpu.tvm_target(KIND, target)
 
 
 def build(mod: IRModule, target: Target) -> relax.VMExecutable:
@@ -56,10 +43,10 @@ def build(mod: IRModule, target: Target) -> relax.VMExecutable:
         return relax.build(mod, row, relax_pipeline=None)
 
 
-def emit(mod: IRModule, target: Target, linker: Linker, out: Path) -> tuple[()]:
+def emit(mod: IRModule, target: Target, linker: Linker, out: Path) -> Emitted:
     """Build a module that went through all phases, and link or archive it to `out`."""
     build(mod, target).export_library(str(out), fcompile=as_tvm_callback(linker, out))
-    return ()
+    return Emitted()
 
 
 def system_prefix(mod: IRModule) -> str:

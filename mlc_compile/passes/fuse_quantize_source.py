@@ -54,8 +54,7 @@ def source_of(producer: relax.Expr) -> ops.Source | None:
 
 
 def _rms_norm(call: relax.Call) -> ops.Source | None:
-    rank = len(ops.shape_of(call))
-    if rank != 3 or [int(a) % rank for a in call.attrs.axes] != [rank - 1]:
+    if not ops.norms_rows(call):
         return None
     return ops.Source("rms_norm", int(ops.shape_of(call)[-1]), float(call.attrs.epsilon))
 

@@ -75,7 +75,7 @@ class CompiledModel:
     def __init__(self, loadable: Loadable) -> None:
         manifest = loadable.manifest
         self._device = open_device(manifest.backend)
-        self._on_host = manifest.backend == "cpu"
+        self._on_host = manifest.on_host
         self._vm = _load_machine(loadable.directory / loadable.library.path, self._device)
         self._functions = {name: self._vm[name] for name in FUNCTIONS}
         mapped = map_weights(loadable.directory, manifest)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tvm import relax, tirx
+from tvm import relax
 
 from mlc_compile import ops
 from mlc_compile.artifact import FlatKV
@@ -18,7 +18,7 @@ from mlc_compile.schedule.kernels import (
 )
 from mlc_compile.schedule.kernels.dot import DotProduct, dot_for
 from mlc_compile.schedule.kernels.weights import Int4, codec_of
-from mlc_compile.schedule.rule import Kernel, Rule
+from mlc_compile.schedule.rule import Kernel, Rule, plain, rows_of
 from mlc_compile.target import Target
 
 
@@ -26,29 +26,27 @@ def _matmul(call: relax.Call, target: Target) -> Kernel:
     x, w = call.args[0], ops.Matrix.of(call)
     assert not call.attrs["swiglu"], "FuseGemv runs for GPUs only"
     codec, residual = codec_of(w.scheme, w.n, int(ops.shape_of(x)[-1])), call.attrs["residual"]
-    if _rows(x) == 1:
-        return _plain("gemv", matmul.gemv(codec, w.n, residual=bool(residual)), call)
+    if rows_of(x) == 1:
+        return plain("gemv", matmul.gemv(codec, w.n, residual=bool(residual)), call)
     tile = matmul.Tile.of(target, codec)
-    return _plain("gemm", matmul.gemm(codec, w.n, tile, residual=bool(residual)), call)
+    return plain("gemm", matmul.gemm(codec, w.n, tile, residual=bool(residual)), call)
 
 
 def _take(call: relax.Call, _target: Target) -> Kernel:
     w = ops.Matrix.of(call)
-    return _plain("take", embedding.take(codec_of(w.scheme, w.n, int(call.attrs["k"]))), call)
+    return plain("take", embedding.take(codec_of(w.scheme, w.n, int(call.attrs["k"]))), call)
 
 
 def _rms_norm(call: relax.Call, _target: Target) -> Kernel | None:
     x, gamma = call.args
-    *outer, k = ops.shape_of(x)
-    rank = len(outer) + 1
-    last_axis = [int(a) % rank for a in call.attrs.axes] == [rank - 1]
-    if not last_axis or len(outer) != 2 or x.ty.dtype != gamma.ty.dtype:
+    if not ops.norms_rows(call) or x.ty.dtype != gamma.ty.dtype:
         return None
-    return _plain("rms_norm", norm.rms_norm(int(k), float(call.attrs.epsilon), _rows(x)), call)
+    k, eps = int(ops.shape_of(x)[-1]), float(call.attrs.epsilon)
+    return plain("rms_norm", norm.rms_norm(k, eps, rows_of(x)), call)
 
 
 def _swiglu(call: relax.Call, _target: Target) -> Kernel:
-    return _plain("swiglu", activation.swiglu(int(ops.shape_of(call)[-1]), _rows(call)), call)
+    return plain("swiglu", activation.swiglu(int(ops.shape_of(call)[-1]), rows_of(call)), call)
 
 
 def _rope_angles(call: relax.Call, _target: Target) -> Kernel:
@@ -61,7 +59,7 @@ def _rope_angles(call: relax.Call, _target: Target) -> Kernel:
 def _flat_append(call: relax.Call, _target: Target) -> Kernel:
     a = ops.Attention.of(call)
     qkv, *_, k_pages, _v, _table, _length = call.args
-    func = attention.append(a, _cache(k_pages), _rows(qkv))
+    func = attention.append(a, _cache(k_pages), rows_of(qkv))
     args = [*call.args, relax.prim_value(a.layer)]
     return Kernel("flat_append", func, args, list(call.ty.fields), inplace=(-1, 4, 5))
 
@@ -69,7 +67,7 @@ def _flat_append(call: relax.Call, _target: Target) -> Kernel:
 def _flat_attend(call: relax.Call, target: Target) -> Kernel:
     a = ops.Attention.of(call)
     q, k_pages, *_ = call.args
-    func = attention.attend(a, _cache(k_pages), target, _rows(q))
+    func = attention.attend(a, _cache(k_pages), target, rows_of(q))
     return Kernel("flat_attend", func, [*call.args, relax.prim_value(a.layer)], [call.ty])
 
 
@@ -91,7 +89,7 @@ def _int8_matmul(call: relax.Call, target: Target) -> Kernel:
     codec = _int4(w, k)
     tile = int8.Tile.of(target, codec)
     func = int8.gemm(codec, w.n, _dot(target), tile, residual=residual)
-    return _plain("int8_gemm", func, call)
+    return plain("int8_gemm", func, call)
 
 
 def _int8_gemv(call: relax.Call, target: Target) -> Kernel:
@@ -99,7 +97,7 @@ def _int8_gemv(call: relax.Call, target: Target) -> Kernel:
     residual, swiglu = bool(call.attrs["residual"]), bool(call.attrs["swiglu"])
     codec, dot = _int4(w, feed.k), _dot(target)
     func = int8.gemv(codec, w.n, feed, dot, residual=residual, swiglu=swiglu)
-    return _plain("int8_gemv", func, call)
+    return plain("int8_gemv", func, call)
 
 
 RULES: Final[dict[str, Rule]] = {
@@ -117,10 +115,6 @@ RULES: Final[dict[str, Rule]] = {
 }
 
 
-def _plain(name: str, func: tirx.PrimFunc, call: relax.Call) -> Kernel:
-    return Kernel(name, func, list(call.args), [call.ty])
-
-
 def _int4(w: ops.Matrix, k: int) -> Int4:
     codec = codec_of(w.scheme, w.n, k)
     assert isinstance(codec, Int4), "QuantizeActivations takes INT4 weights only"
@@ -136,11 +130,6 @@ def _dot(target: Target) -> DotProduct:
     dot = dot_for(target)
     assert dot is not None, "QuantizeActivations runs only for targets with a dot product"
     return dot
-
-
-def _rows(x: relax.Expr) -> int | None:
-    """m of a tensor [1, m, ..]: 1 when decoding, None when it is known only at run time."""
-    return 1 if ops.is_one_row(x) else None
 
 
 def _cache(k_pages: relax.Expr) -> FlatKV:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from tvm import relax, tirx
 
+from mlc_compile import ops
 from mlc_compile.target import Target
 
 
@@ -23,3 +24,13 @@ class Kernel:
 
 
 Rule = Callable[[relax.Call, Target], Kernel | None]
+
+
+def plain(name: str, func: tirx.PrimFunc, call: relax.Call) -> Kernel:
+    """The kernel that takes the call's own arguments and gives its one result."""
+    return Kernel(name, func, list(call.args), [call.ty])
+
+
+def rows_of(x: relax.Expr) -> int | None:
+    """m of a tensor [1, m, ..]: 1 when decoding, None when it is known only at run time."""
+    return 1 if ops.is_one_row(x) else None

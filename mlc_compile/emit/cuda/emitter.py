@@ -15,7 +15,8 @@ import tvm
 import tvm_ffi
 from tvm import IRModule, relax
 
-from mlc_compile.emit import cpu
+from mlc_compile.emit import gpu
+from mlc_compile.emit.backend import Emitted
 from mlc_compile.emit.cuda import fatbin
 from mlc_compile.emit.cuda.compiler import CudaCompiler
 from mlc_compile.emit.cuda.resources import Resources, arch_number
@@ -32,18 +33,8 @@ CALLBACK: Final = "tvm_callback_cuda_compile"
 
 def tvm_target(target: Target) -> tvm.target.Target:
     """TVM's description of device and host; TargetError if this LLVM does not know the CPU."""
-    device = _device(target)
-    return tvm.target.Target(
-        {
-            "kind": KIND,
-            "arch": min(device.archs, key=arch_number),  # what is legal there is legal later
-            "max_num_threads": device.threads,
-            "max_threads_per_block": device.threads,
-            "max_shared_memory_per_block": device.shared_bytes,
-            "thread_warp_size": device.subgroup,
-        },
-        host=cpu.tvm_target(target),
-    )
+    oldest = min(_device(target).archs, key=arch_number)  # what is legal there is legal later
+    return gpu.tvm_target(KIND, target, arch=oldest)
 
 
 def compiler_for(target: Target) -> CudaCompiler:
@@ -58,11 +49,11 @@ def build(mod: IRModule, target: Target) -> relax.VMExecutable:
         return relax.build(mod, row, relax_pipeline=None)
 
 
-def emit(mod: IRModule, target: Target, linker: Linker, out: Path) -> tuple[Resources, ...]:
+def emit(mod: IRModule, target: Target, linker: Linker, out: Path) -> Emitted:
     """Build a module that went through all phases, and link it to `out`.
 
-    Returns what each kernel takes of each architecture. Raises TargetError (no compiler, it
-    fails, or what it makes is not whole), OSError (disk full).
+    Tells what each kernel takes of each architecture, and which spills. Raises TargetError (no
+    compiler, it fails, or what it makes is not whole), OSError (disk full).
     """
     compiler = compiler_for(target)
     taken: list[Resources] = []
@@ -82,7 +73,7 @@ def emit(mod: IRModule, target: Target, linker: Linker, out: Path) -> tuple[Reso
             lambda blob: blob.map_payloads(KIND, compiled), tvm_target(target).host
         ),
     )
-    return tuple(taken)
+    return Emitted(tuple(taken), spill_events(taken))
 
 
 def source(mod: IRModule, target: Target) -> str:

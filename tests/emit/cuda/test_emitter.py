@@ -16,6 +16,7 @@ import tvm_ffi
 from tvm import IRModule
 from tvm.tirx.script import builder as T
 
+from mlc_compile.emit.backend import Emitted
 from mlc_compile.emit.cuda import emitter, nvcc
 from mlc_compile.emit.cuda.compiler import Fatbin
 from mlc_compile.emit.cuda.emitter import build, emit, source, spill_events, tvm_target
@@ -37,7 +38,7 @@ needs_nvcc = pytest.mark.skipif(nvcc.find_nvcc() is None, reason="needs nvcc of 
 
 def library(out, target=MULTI, **bodies):
     """The library of some kernels, and what they take."""
-    resources = emit(module(**(bodies or KERNELS)), target, find_linker(target), out)
+    resources = emit(module(**(bodies or KERNELS)), target, find_linker(target), out).resources
     return out.read_bytes(), resources
 
 
@@ -216,7 +217,7 @@ def test_a_module_without_kernels_needs_no_compilation(tmp_path, monkeypatch):
             )
         }
     )
-    assert emit(host_only, MULTI, find_linker(MULTI), tmp_path / "lib.so") == ()
+    assert emit(host_only, MULTI, find_linker(MULTI), tmp_path / "lib.so") == Emitted()
 
 
 def test_without_a_compiler_nothing_is_generated(tmp_path, monkeypatch):
