@@ -5,6 +5,7 @@
 # ratios, launches and bytes. (What TVM would leave of the model with kernels of its own is in
 # tests/report/test_against_tvm.py.)
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 usage() {
   cat <<'USAGE'
@@ -23,12 +24,6 @@ usage: ablate.sh [options] MODEL
 environment: MLC_COMPILE is the command to run           (default mlc-compile)
              PYTHON the interpreter that makes the table (default python3)
 USAGE
-}
-
-misused() {
-  printf 'error: %s\n' "$1" >&2
-  usage >&2
-  exit 2
 }
 
 prefix=dist/ablate target=cpu quant=q4f16_1 prompt=128 generate=64 threads=1 rounds=5 work=
@@ -55,13 +50,8 @@ shift $((OPTIND - 1))
 model=$1
 read -ra tool <<<"${MLC_COMPILE:-mlc-compile}"
 python=${PYTHON:-python3}
-for command in "${tool[0]}" "$python"; do
-  command -v "$command" >/dev/null || {
-    printf 'error: %s is not on the PATH\n hint: say where it is: MLC_COMPILE, PYTHON\n' \
-      "$command" >&2
-    exit 2
-  }
-done
+on_path "${tool[0]}" "say where it is: MLC_COMPILE, PYTHON"
+on_path "$python" "say where it is: MLC_COMPILE, PYTHON"
 
 if [[ -z $work ]]; then
   work=$(mktemp -d)

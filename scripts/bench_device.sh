@@ -2,6 +2,7 @@
 # Measure artifacts on this device, for every number of threads and every prompt length, and
 # write one CSV and one JSON. A failed measurement is told and left out; the rest goes on.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 usage() {
   cat <<'USAGE'
@@ -18,17 +19,6 @@ environment: MLC_COMPILE is the command to measure with (default mlc-compile),
              PYTHON the interpreter that writes the CSV  (default python3)
 exit code:   0 all measured, 2 usage, else that of the last measurement that failed
 USAGE
-}
-
-misused() {
-  printf 'error: %s\n' "$1" >&2
-  usage >&2
-  exit 2
-}
-
-refuse() {
-  printf 'error: %s\n hint: %s\n' "$1" "$2" >&2
-  exit 2
 }
 
 prefix=dist/bench prompts=128,512 generate=64 repeats=3 threads=
@@ -51,16 +41,14 @@ shift $((OPTIND - 1))
 (($#)) || misused "no artifact given"
 for artifact; do
   [[ -f $artifact/manifest.json ]] ||
-    refuse "$artifact is not an artifact: it has no manifest.json" \
+    refuse 2 "$artifact is not an artifact: it has no manifest.json" \
       "give a directory that mlc-compile build wrote, such as dist/MODEL-q4f16_1/cpu"
 done
 
 read -ra tool <<<"${MLC_COMPILE:-mlc-compile}"
 python=${PYTHON:-python3}
-command -v "${tool[0]}" >/dev/null ||
-  refuse "${tool[0]} is not on the PATH" "say where it is: MLC_COMPILE=.venv/bin/mlc-compile"
-command -v "$python" >/dev/null ||
-  refuse "$python is not on the PATH" "say where it is: PYTHON=.venv/bin/python"
+on_path "${tool[0]}" "say where it is: MLC_COMPILE=.venv/bin/mlc-compile"
+on_path "$python" "say where it is: PYTHON=.venv/bin/python"
 if [[ -z $threads ]]; then
   cores=$(getconf _NPROCESSORS_ONLN)
   threads=1

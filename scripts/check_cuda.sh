@@ -2,6 +2,7 @@
 # Check CUDA libraries on a machine with an NVIDIA GPU: the same logits and tokens as on the
 # CPU, and how fast. Builds the shipped example, or MODEL, for this GPU and this CPU.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 usage() {
   cat <<'USAGE'
@@ -19,11 +20,6 @@ environment: PYTHON is an interpreter that has mlc_compile  (default python3)
 exit code:   0 the GPU agrees with the CPU, 1 it does not, 2 usage, 4 no GPU, else that of
              the command that failed
 USAGE
-}
-
-refuse() {
-  printf 'error: %s\n hint: %s\n' "$2" "$3" >&2
-  exit "$1"
 }
 
 out=dist/check-cuda quant=q4f16_1 target='' prompts=128,512 generate=128
@@ -46,8 +42,7 @@ shift $((OPTIND - 1))
 (($# < 2)) || refuse 2 "one model at a time" "see $0 --help"
 
 python=${PYTHON:-python3}
-command -v "$python" >/dev/null ||
-  refuse 2 "$python is not on the PATH" "say where it is: PYTHON=.venv/bin/python"
+on_path "$python" "say where it is: PYTHON=.venv/bin/python"
 command -v nvidia-smi >/dev/null ||
   refuse 4 "there is no NVIDIA driver: nvidia-smi is not on the PATH" "use a machine with a GPU"
 found=$(nvidia-smi --query-gpu=compute_cap,name --format=csv,noheader) && [[ $found == *,* ]] ||

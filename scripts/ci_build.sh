@@ -2,6 +2,7 @@
 # Build every model for every target over one shared cache, and tell for each where its parts came
 # from. A build that fails is told and the rest goes on.
 set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 usage() {
   cat <<'USAGE'
@@ -21,12 +22,6 @@ environment: MLC_COMPILE is the command to build with   (default mlc-compile)
              PYTHON the interpreter that reads its JSON (default python3)
 exit code:   0 all built, 2 usage, else that of the last build that failed
 USAGE
-}
-
-misused() {
-  printf 'error: %s\n' "$1" >&2
-  usage >&2
-  exit 2
 }
 
 targets=() scheme=() cache=() locked=() out=dist import= export=
@@ -53,13 +48,8 @@ shift $((OPTIND - 1))
 
 read -ra tool <<<"${MLC_COMPILE:-mlc-compile}"
 python=${PYTHON:-python3}
-for command in "${tool[0]}" "$python"; do
-  command -v "$command" >/dev/null || {
-    printf 'error: %s is not on the PATH\n hint: say where it is: MLC_COMPILE, PYTHON\n' \
-      "$command" >&2
-    exit 2
-  }
-done
+on_path "${tool[0]}" "say where it is: MLC_COMPILE, PYTHON"
+on_path "$python" "say where it is: MLC_COMPILE, PYTHON"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

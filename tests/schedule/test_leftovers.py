@@ -8,26 +8,14 @@ from tvm import IRModule, relax, tirx
 from mlc_compile.passes import events
 from mlc_compile.schedule.kernels import norm
 from mlc_compile.schedule.leftovers import RULES, ScheduleLeftovers
+from tests.schedule.legalizing import legalized, only_kernel
 
 STEP = ScheduleLeftovers()
 LOOPS = {tirx.ForKind.PARALLEL: "parallel", tirx.ForKind.VECTORIZED: "vectorized"}
 
 
-def legalized(body, *shapes):
-    """The one kernel that `body` of tensors of these shapes becomes; "n" is symbolic."""
-    sizes = {"n": tirx.Var("n", "int64")}
-    builder = relax.BlockBuilder()
-    params = [
-        relax.Var(f"x{i}", relax.TensorType([sizes.get(s, s) for s in shape], "float32"))
-        for i, shape in enumerate(shapes)
-    ]
-    with builder.function("main", params):
-        with builder.dataflow():
-            out = builder.emit_output(body(*params))
-        builder.emit_func_output(out)
-    mod = relax.transform.LegalizeOps()(builder.get())
-    (kernel,) = (f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc))
-    return kernel
+def kernel_of(body, *shapes):
+    return only_kernel(legalized(body, *shapes))
 
 
 def scheduled(kernel):
@@ -61,7 +49,7 @@ def add(x, y):
     ],
 )
 def test_vectors_run_inside_and_threads_over_tokens(shape, kinds, lanes):
-    kernel = scheduled(legalized(add, shape, shape))
+    kernel = scheduled(kernel_of(add, shape, shape))
     got, extents = loops(kernel)
     assert got == kinds
     assert extents == ([] if lanes is None else [lanes])
@@ -84,7 +72,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_scheduled_kernel_computes_the_same(compile_kernel, unwritten, name):
     body, shapes, oracle = CASES[name]
-    run = compile_kernel(scheduled(legalized(body, *shapes)))
+    run = compile_kernel(scheduled(kernel_of(body, *shapes)))
     for n in (1, 5):
         random = np.random.default_rng(n)
         inputs = [
@@ -105,13 +93,13 @@ def test_a_scheduled_kernel_computes_the_same(compile_kernel, unwritten, name):
 )
 def test_an_event_says_which_rule_scheduled_a_kernel(name, rule):
     body, shapes, _ = CASES[name]
-    mod = STEP(IRModule({"kernel": legalized(body, *shapes)}))
+    mod = STEP(IRModule({"kernel": kernel_of(body, *shapes)}))
     assert events.read(mod) == (events.Event("ScheduleLeftovers", "kernel", "done", rule),)
 
 
 def test_the_last_rule_answers_for_any_kernel():
     for body, shapes, _ in CASES.values():
-        assert RULES[-1].apply(tvm.s_tir.Schedule(legalized(body, *shapes))) is not None
+        assert RULES[-1].apply(tvm.s_tir.Schedule(kernel_of(body, *shapes))) is not None
 
 
 def test_a_kernel_written_by_hand_is_not_touched():
@@ -120,5 +108,5 @@ def test_a_kernel_written_by_hand_is_not_touched():
 
 
 def test_a_second_run_changes_nothing():
-    once = STEP(IRModule({"kernel": legalized(add, (1, "n", 64), (1, "n", 64))}))
+    once = STEP(IRModule({"kernel": kernel_of(add, (1, "n", 64), (1, "n", 64))}))
     tvm.ir.assert_structural_equal(STEP(once), once)

@@ -4,33 +4,25 @@ import msgspec
 import numpy as np
 import pytest
 import tvm
-from tvm import IRModule, relax, tirx
+from tvm import IRModule, relax
 
 from mlc_compile.passes import events
 from mlc_compile.schedule.kernels.gpu import activation
 from mlc_compile.schedule.leftovers import ScheduleLeftovers, gpu_rules
-from tests.schedule.kernels.gpu.emission import PRINTED, ROWS, device_of, simulate, source
+from tests.schedule.kernels.gpu.emission import (
+    PRINTED,
+    device_of,
+    every_row,
+    simulate,
+    source,
+)
+from tests.schedule.legalizing import legalized, only_kernel
 
-every_row = pytest.mark.parametrize("row", ROWS)
 
-
-def legalized(body, *shapes):
-    """The one kernel that `body` of tensors of these shapes becomes; "n" is symbolic."""
-    sizes = {"n": tirx.Var("n", "int64")}
-    builder = relax.BlockBuilder()
-    params = [
-        relax.Var(f"x{i}", relax.TensorType([sizes.get(s, s) for s in shape], "float32"))
-        for i, shape in enumerate(shapes)
-    ]
-    with builder.function("main", params):
-        with builder.dataflow():
-            out = builder.emit_output(body(*params))
-        builder.emit_func_output(out)
-    mod = relax.transform.LegalizeOps()(builder.get())
-    mod = relax.transform.AnnotateTIROpPattern()(mod)
-    mod = relax.transform.FuseTIR()(relax.transform.FuseOps()(mod))
-    (kernel,) = (f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc))
-    return kernel
+def kernel_of(body, *shapes):
+    """The one kernel that TVM's own fusion leaves of `body`."""
+    mod = relax.transform.AnnotateTIROpPattern()(legalized(body, *shapes))
+    return only_kernel(relax.transform.FuseTIR()(relax.transform.FuseOps()(mod)))
 
 
 def scheduled(kernel, row):
@@ -76,7 +68,7 @@ def test_a_scheduled_kernel_computes_the_same(row, name):
     body, shapes, oracle, rule = CASES[name]
     if (row, rule) == ("metal", ROW):
         pytest.skip("the interpreter knows no barrier of a SIMD group, which TVM writes there")
-    kernel, used = scheduled(legalized(body, *shapes), row)
+    kernel, used = scheduled(kernel_of(body, *shapes), row)
     assert used == rule
     check(kernel, row, shapes, oracle)
 
@@ -101,13 +93,13 @@ def check(kernel, row, shapes, oracle):
 def test_the_last_rule_answers_for_any_kernel(name):
     body, shapes, oracle, _ = CASES[name]
     rule = gpu_rules(device_of("webgpu"))[-1]
-    sch = rule.apply(tvm.s_tir.Schedule(legalized(body, *shapes)))
+    sch = rule.apply(tvm.s_tir.Schedule(kernel_of(body, *shapes)))
     check(sch.mod["main"].with_attr("tirx.is_scheduled", True), "webgpu", shapes, oracle)
 
 
 def test_blocks_take_turns_where_the_grid_is_short():
     device = msgspec.structs.replace(device_of("vulkan"), grid=300)
-    add = legalized(relax.op.add, (400, 256), (400, 256))
+    add = kernel_of(relax.op.add, (400, 256), (400, 256))
     kernel = ScheduleLeftovers(device)(IRModule({"kernel": add}))["kernel"]
     x = np.random.default_rng(0).standard_normal((400, 256)).astype(np.float32)
     y = np.full_like(x, np.nan)
@@ -118,7 +110,7 @@ def test_blocks_take_turns_where_the_grid_is_short():
 
 @pytest.mark.parametrize("row", PRINTED)
 def test_every_code_generator_prints_them(row):
-    kernels = [scheduled(legalized(*CASES[n][:1], *CASES[n][1]), row)[0] for n in CASES]
+    kernels = [scheduled(kernel_of(*CASES[n][:1], *CASES[n][1]), row)[0] for n in CASES]
     assert source(row, *kernels)
 
 

@@ -27,6 +27,17 @@ def device_of(row: str) -> Device:
     return device
 
 
+def types_of(row: str) -> tuple[str, ...]:
+    """Of floating-point values that the row's device has."""
+    return ("float32", "float16") if device_of(row).f16 else ("float32",)
+
+
+every_row = pytest.mark.parametrize("row", ROWS)
+every_type = pytest.mark.parametrize(
+    ("row", "dtype"), [(row, dtype) for row in ROWS for dtype in types_of(row)]
+)
+
+
 def tvm_target(row: Target) -> tvm.target.Target:
     """As the row's emitter describes it; where there is none yet, with the row's threads.
 

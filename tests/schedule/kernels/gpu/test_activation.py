@@ -4,11 +4,15 @@ import numpy as np
 import pytest
 
 from mlc_compile.schedule.kernels.gpu import activation
-from tests.schedule.kernels.gpu.emission import PRINTED, ROWS, device_of, simulate, source
+from tests.schedule.kernels.gpu.emission import (
+    PRINTED,
+    device_of,
+    every_row,
+    simulate,
+    source,
+)
 
 EPS = np.finfo(np.float32).eps
-
-every_row = pytest.mark.parametrize("row", ROWS)
 
 
 def check(gate_up, y):

@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 
 from mlc_compile.schedule.kernels.gpu.argmax import argmax, workspace_shape
-from tests.schedule.kernels.gpu.emission import PRINTED, ROWS, device_of, simulate, source
-
-every_row = pytest.mark.parametrize("row", ROWS)
+from tests.schedule.kernels.gpu.emission import (
+    PRINTED,
+    device_of,
+    every_row,
+    simulate,
+    source,
+)
 
 
 @functools.cache

@@ -9,15 +9,14 @@ import pytest
 from mlc_compile.schedule.kernels.gpu.attention_decode import Tiling, decode
 from tests.schedule.kernels.gpu.emission import (
     PRINTED,
-    ROWS,
     check_no_spills,
     device_of,
+    every_row,
+    every_type,
     simulate,
     source,
 )
 from tests.schedule.kernels.gpu.paged_cache import PAGE, Cache, attend, attention, near
-
-every_row = pytest.mark.parametrize("row", ROWS)
 
 HEADS = [
     pytest.param((4, 4, 64), id="a key head a query head"),
@@ -54,12 +53,9 @@ def check(result, dtype):
     np.testing.assert_allclose(lse, mass, rtol=3e-6, atol=3e-6)
 
 
-@every_row
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@every_type
 @pytest.mark.parametrize("heads", HEADS)
 def test_a_token_attends_to_its_sequence(row, dtype, heads):
-    if dtype == "float16" and not device_of(row).f16:
-        pytest.skip("the device has no float16")
     check(run_decode(row, heads, dtype, [37]), dtype)
 
 

@@ -10,15 +10,13 @@ from mlc_compile.schedule.kernels.gpu import attention_pages
 from mlc_compile.schedule.kernels.gpu.attention import paged_kv_kernels
 from tests.schedule.kernels.gpu.emission import (
     PRINTED,
-    ROWS,
     check_no_spills,
     device_of,
+    every_row,
     simulate,
     source,
 )
 from tests.schedule.kernels.gpu.paged_cache import PAGE, attention
-
-every_row = pytest.mark.parametrize("row", ROWS)
 
 HEADS = [(4, 4, 64), (4, 2, 80), (8, 2, 128)]
 

@@ -9,15 +9,14 @@ from mlc_compile.schedule.kernels.gpu.attention_prefill import paged, ragged
 from mlc_compile.schedule.kernels.gpu.attention_tiling import Tiling
 from tests.schedule.kernels.gpu.emission import (
     PRINTED,
-    ROWS,
     check_no_spills,
     device_of,
+    every_row,
+    every_type,
     simulate,
     source,
 )
 from tests.schedule.kernels.gpu.paged_cache import PAGE, Cache, attend, attention, near
-
-every_row = pytest.mark.parametrize("row", ROWS)
 
 HEADS = [
     pytest.param((4, 4, 64), id="a key head a query head"),
@@ -86,21 +85,15 @@ def run_paged(row, a, dtype, lengths, before, *, causal=False):
     it.check(cache.kept, causal=causal)
 
 
-@every_row
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@every_type
 @pytest.mark.parametrize("heads", HEADS)
 def test_tokens_attend_to_those_before_them(row, dtype, heads):
-    if dtype == "float16" and not device_of(row).f16:
-        pytest.skip("the device has no float16")
     run_ragged(row, attention(*heads), dtype, [33])
 
 
-@every_row
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@every_type
 @pytest.mark.parametrize("heads", HEADS)
 def test_tokens_attend_to_all_pages(row, dtype, heads):
-    if dtype == "float16" and not device_of(row).f16:
-        pytest.skip("the device has no float16")
     run_paged(row, attention(*heads), dtype, [5], [37])
 
 

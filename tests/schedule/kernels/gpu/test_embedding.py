@@ -6,9 +6,11 @@ import pytest
 from mlc_compile.quant import SCHEMES
 from mlc_compile.schedule.kernels.gpu import embedding
 from mlc_compile.schedule.kernels.gpu.weights import codec_of
-from tests.schedule.kernels.gpu.emission import PRINTED, ROWS, device_of, simulate, source
+from tests.schedule.kernels.gpu.emission import PRINTED, ROWS, device_of, simulate, source, types_of
 
 VOCAB = 37
+
+SCALES = {"q4f16_1": "float16", "q4f32_1": "float32"}  # scheme -> type of its scales
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -27,9 +29,14 @@ def test_rows_are_those_that_were_stored(row, scheme, k):
         np.testing.assert_allclose(y, stored[ids], rtol=1e-6, atol=0)  # one product rounds
 
 
-@pytest.mark.parametrize("row", PRINTED)
-@pytest.mark.parametrize("scheme", ["q4f16_1", "q4f32_1"])
+@pytest.mark.parametrize(
+    ("row", "scheme"),
+    [
+        (row, scheme)
+        for row in PRINTED
+        for scheme, dtype in SCALES.items()
+        if dtype in types_of(row)
+    ],
+)
 def test_every_code_generator_prints_it(row, scheme):
-    if scheme == "q4f16_1" and not device_of(row).f16:
-        pytest.skip("the device has no float16")
     assert source(row, embedding.take(codec_of(scheme, 1000, 128), device_of(row)))

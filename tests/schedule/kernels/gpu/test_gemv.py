@@ -8,12 +8,11 @@ from mlc_compile.schedule.kernels.gpu.gemv import gemv
 from mlc_compile.schedule.kernels.gpu.gemv_tile import BUSY, Tile
 from mlc_compile.schedule.kernels.gpu.slots import Source
 from mlc_compile.target import Device
-from tests.schedule.kernels.gpu.emission import ROWS, device_of
+from tests.schedule.kernels.gpu.emission import device_of, every_row
 from tests.schedule.kernels.gpu.products import EPS, JOINS, Case
 
 RMS = 1e-6
 
-every_row = pytest.mark.parametrize("row", ROWS)
 every_join = pytest.mark.parametrize("row", JOINS)
 every_scheme = pytest.mark.parametrize("scheme", SCHEMES)
 

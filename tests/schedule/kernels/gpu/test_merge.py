@@ -8,16 +8,15 @@ from mlc_compile.schedule.kernels.gpu import merge
 from mlc_compile.target import find_target
 from tests.schedule.kernels.gpu.emission import (
     PRINTED,
-    ROWS,
     device_of,
+    every_row,
+    every_type,
     simulate,
     source,
     tvm_target,
 )
 from tests.schedule.kernels.gpu.paged_cache import attend, near
 from tests.simt import DataRace, run
-
-every_row = pytest.mark.parametrize("row", ROWS)
 
 
 def states(dtype, m, heads, d, split=9, n=20):
@@ -30,12 +29,9 @@ def states(dtype, m, heads, d, split=9, n=20):
     return parts, attend(q, k, v, causal=False)
 
 
-@every_row
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@every_type
 @pytest.mark.parametrize(("m", "heads", "d"), [(1, 4, 64), (2, 3, 80), (5, 16, 128)])
 def test_the_parts_become_the_whole(row, dtype, m, heads, d):
-    if dtype == "float16" and not device_of(row).f16:
-        pytest.skip("the device has no float16")
     (o, s, other_o, other_s), (whole, mass) = states(dtype, m, heads, d)
     simulate(merge.merge_state(heads, d, dtype, device_of(row)), row, o, s, other_o, other_s)
     np.testing.assert_allclose(o, whole, **near(dtype))

@@ -4,13 +4,18 @@ import numpy as np
 import pytest
 
 from mlc_compile.schedule.kernels.gpu import norm
-from tests.schedule.kernels.gpu.emission import PRINTED, ROWS, device_of, simulate, source
+from tests.schedule.kernels.gpu.emission import (
+    PRINTED,
+    device_of,
+    every_row,
+    every_type,
+    simulate,
+    source,
+)
 from tests.schedule.kernels.gpu.paged_cache import attention
 
 EPS = np.finfo(np.float32).eps
 RMS = 1e-6
-
-every_row = pytest.mark.parametrize("row", ROWS)
 
 
 def exact(x, gamma):
@@ -44,12 +49,9 @@ def test_extreme_rows_stay_finite_and_right(row, size):
     np.testing.assert_allclose(y, exact(x, gamma), rtol=34 * EPS, atol=0)
 
 
-@every_row
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@every_type
 @pytest.mark.parametrize(("heads", "d"), [((4, 4), 64), ((4, 2), 80), ((8, 2), 128)])
 def test_heads_of_q_and_k_are_normalized_and_v_is_kept(row, dtype, heads, d):
-    if dtype == "float16" and not device_of(row).f16:
-        pytest.skip("the device has no float16")
     a = attention(*heads, d)
     random = np.random.default_rng(d)
     gammas = [random.standard_normal(d).astype(np.float32) for _ in range(2)]
