@@ -1,6 +1,6 @@
 """How a build uses the cache: each step is found there, or made once and left there.
 
-    with reuse.step("library", lambda keys: keys.library(job)) as step:
+    with reuse.step(lambda keys: keys.library(job)) as step:
         if not step.restore(scratch):
             make(scratch)
             step.keep(scratch, files)
