@@ -148,6 +148,7 @@ def loaded(model, monkeypatch, params) -> Engine:
     monkeypatch.setattr(runtime, "map_weights", lambda _directory, _manifest: params)
     manifest = SimpleNamespace(
         backend="cuda",
+        on_host=False,
         kv_kind="tvm_paged",
         kv=SimpleNamespace(page=model.page),
         limits=LIMITS,

@@ -182,7 +182,7 @@ def _zig(target: Target) -> Linker | None:
     if not is_native(target) and not can_read():
         raise TargetError(
             f"a library for {target.name} could not be checked: lief is needed",
-            hint="pip install lief",
+            hint="pip install 'mlc_compile[cross]' brings lief",
         )
     way, system = CROSS[target.system], target.system
     choice = () if way.tool == "ar" else ("-target", target.zig)
