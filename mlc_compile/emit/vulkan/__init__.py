@@ -1,0 +1,1 @@
+"""Vulkan libraries: the emitter, the payload that holds their shaders, and what those take."""
