@@ -5,12 +5,9 @@ Operator and arguments, attributes below, result to the right:
     weight()                                the tensor `part` of the joined sources
         sources, part, layout, shape, dtype
     linear(x[.., k], w[n, k])               x w^T: [.., n]
-    quantized_matmul(x[.., k], part, .., residual[.., n] if any)
-        n, scheme, residual, swiglu         x dequantize(parts)^T (+ residual): [.., n];
-                                            swiglu of the product: [.., n / 2]
-    quantized_gemv(inputs of `source` .., part, .., residual if any)
-        source, k, eps, n, scheme, residual, swiglu
-                                            [1, 1, n] or [1, 1, n / 2]
+    quantized_matmul(inputs of `source` .., part, .., residual[.., n] if any)
+        source, k, eps, n, scheme,          x dequantize(parts)^T (+ residual): [.., n];
+        residual, swiglu                    swiglu of the product: [.., n / 2]
     quantized_take(ids[m], part, ..)        rows of dequantize(parts): [m, k]
         n, scheme, k
     swiglu(gate_up[.., 2 i])                silu(gate) * up: [.., i]
@@ -35,11 +32,11 @@ Operator and arguments, attributes below, result to the right:
         source, k, eps, n, scheme, residual, swiglu
                                             [1, 1, n] or [1, 1, n / 2]
 
-A `source` (see SOURCES) is what is computed on the way into quantization. A residual has the
-shape of the result: it is added last, after `swiglu` too. The operators
-with `flat` or `rope` are what `mlc.attention` becomes over the flat KV cache
-(artifact.FlatKV), and `qk_norm` what is left of it to do before TVM's paged one; x gives
-`mlc.rope_angles` its m.
+A `source` (see SOURCES) is what is computed on the way into quantization, or into the product:
+x is what it makes of its inputs. A residual has the shape of the result: it is added last,
+after `swiglu` too. The operators with `flat` or `rope` are what `mlc.attention` becomes over
+the flat KV cache (artifact.FlatKV), and `qk_norm` what is left of it to do before TVM's paged
+one; x gives `mlc.rope_angles` its m.
 
 A weight is an operator, not a function parameter, until `BindWeights` ends the graph
 phases: a pass can then join, quantize or repack weights by rewriting attributes, and the
@@ -150,10 +147,11 @@ def quantized_matmul(
 ) -> relax.Call:
     """`mlc.quantized_matmul`: x[.., k] and the parts of w[n, k] -> [.., n], or its SwiGLU.
 
-    No residual yet.
+    Its source is plain yet, and it has no residual: see `with_source`, `with_residual`.
     """
+    attrs = {**Source("plain", int(shape_of(x)[-1])).attrs(), **asdict(w)}
     args = [x, *parts]
-    return _call("mlc.quantized_matmul", args, **asdict(w), residual=False, swiglu=swiglu)
+    return _call("mlc.quantized_matmul", args, **attrs, residual=False, swiglu=swiglu)
 
 
 def quantized_take(ids: relax.Expr, parts: Sequence[relax.Expr], w: Matrix, k: int) -> relax.Call:
@@ -216,7 +214,7 @@ class Source:
 
     @classmethod
     def of(cls, call: relax.Call) -> "Source":
-        """The source of a `mlc.quantize_act` or `mlc.int8_gemv` call."""
+        """The source of a call that has one."""
         a = call.attrs
         return cls(kind=str(a["source"]), k=int(a["k"]), eps=float(a["eps"]))
 
@@ -236,8 +234,23 @@ def with_residual(
     matmul: relax.Call, args: Sequence[relax.Expr], residual: relax.Expr
 ) -> relax.Call:
     """The matmul call `matmul`, which has none yet, on `args` and a residual."""
-    attrs = {**dict(matmul.attrs.items()), "residual": True}
-    return _call(str(matmul.op.name), [*args, residual], **attrs)
+    return _with(matmul, [*args, residual], residual=True)
+
+
+def with_source(
+    matmul: relax.Call, inputs: Sequence[relax.Expr], source: Source, rest: Sequence[relax.Expr]
+) -> relax.Call:
+    """The `mlc.quantized_matmul` call `matmul`, plain so far, of what `source` makes of `inputs`.
+
+    `rest` is its arguments after the activations.
+    """
+    assert len(inputs) == SOURCES[source.kind]
+    return _with(matmul, [*inputs, *rest], **source.attrs())
+
+
+def with_swiglu(matmul: relax.Call, args: Sequence[relax.Expr]) -> relax.Call:
+    """The `mlc.quantized_matmul` call `matmul` on `args`, and SwiGLU of its product."""
+    return _with(matmul, args, swiglu=True)
 
 
 def int8_gemv(
@@ -256,24 +269,6 @@ def int8_gemv(
     attrs = {**source.attrs(), **asdict(Matrix.of(matmul))}
     residual = bool(matmul.attrs["residual"])
     return _call("mlc.int8_gemv", [*inputs, *rest], **attrs, residual=residual, swiglu=swiglu)
-
-
-def quantized_gemv(
-    inputs: Sequence[relax.Expr],
-    rest: Sequence[relax.Expr],
-    source: Source,
-    matmul: relax.Call,
-    *,
-    swiglu: bool,
-) -> relax.Call:
-    """`mlc.quantized_gemv`: the `mlc.quantized_matmul` call `matmul` of one row with what
-    `source` makes of `inputs`, and the SwiGLU of its result if so.
-
-    `rest` is the matmul's arguments after the activations.
-    """
-    attrs = {**source.attrs(), **asdict(Matrix.of(matmul))}
-    residual = bool(matmul.attrs["residual"])
-    return _call("mlc.quantized_gemv", [*inputs, *rest], **attrs, residual=residual, swiglu=swiglu)
 
 
 def is_call(expr: relax.Expr, op_name: str) -> bool:
@@ -301,6 +296,10 @@ def with_args(call: relax.Call, args: Sequence[relax.Expr]) -> relax.Call:
 def shape_of(expr: relax.Expr) -> list[relax.Expr]:
     """The dimensions of a tensor whose shape is known."""
     return list(expr.ty.shape.values)
+
+
+def _with(matmul: relax.Call, args: Sequence[relax.Expr], **changed: object) -> relax.Call:
+    return _call(str(matmul.op.name), list(args), **{**dict(matmul.attrs.items()), **changed})
 
 
 def _call(name: str, args: list[relax.Expr], **attrs: object) -> relax.Call:
@@ -391,6 +390,15 @@ def _infer_rows_or_swiglu(call: relax.Call, _builder: relax.BlockBuilder) -> rel
     return relax.TensorType([*outer, n // 2 if call.attrs["swiglu"] else n], COMPUTE_DTYPE)
 
 
+def _infer_quantized_matmul(call: relax.Call, builder: relax.BlockBuilder) -> relax.Type:
+    source = Source.of(call)
+    x, *extra = call.args[: SOURCES[source.kind]]
+    _assert_inner(call, shape_of(x)[-1], source.k)
+    for gamma in extra:
+        _assert_inner(call, shape_of(gamma)[-1], source.k)
+    return _infer_rows_or_swiglu(call, builder)
+
+
 def _assert_inner(call: relax.Call, got: relax.Expr, expected: relax.Expr) -> None:
     sizes = (int(got), int(expected))
     assert sizes[0] == sizes[1], f"{call.op.name}: inner sizes {sizes[0]} and {sizes[1]} differ"
@@ -401,8 +409,7 @@ Infer = Callable[[relax.Call, relax.BlockBuilder], relax.Type]
 OPERATORS: Final[dict[str, Infer]] = {
     "mlc.weight": _infer_weight,
     "mlc.linear": _infer_linear,
-    "mlc.quantized_matmul": _infer_rows_or_swiglu,
-    "mlc.quantized_gemv": _infer_rows_or_swiglu,
+    "mlc.quantized_matmul": _infer_quantized_matmul,
     "mlc.quantized_take": _infer_quantized_take,
     "mlc.swiglu": _infer_swiglu,
     "mlc.attention": _infer_attention,

@@ -39,6 +39,7 @@ ACTS = [
     var("scales", 1, N, 2),
     var("offsets", 1, N, 2, dtype="int32"),
 ]
+GAMMA = var("gamma", 64)
 PLAIN, RMS_NORM = ops.Source("plain", 64), ops.Source("rms_norm", 64, 1e-5)
 MATMUL = ops.int8_matmul(ACTS, PARTS, MATRIX)
 QUANTIZED = relax.TupleType(
@@ -56,12 +57,6 @@ CALLS = {
     ),
     "linear": (ops.linear(X, var("w", 24, 64)), tensor(1, N, 24)),
     "quantized_matmul": (ops.quantized_matmul(X, PARTS, MATRIX), tensor(1, N, 24)),
-    "quantized_gemv": (
-        ops.quantized_gemv(
-            [ONE, GAMMAS[0]], PARTS, RMS_NORM, ops.quantized_matmul(ONE, PARTS, MATRIX), swiglu=True
-        ),
-        tensor(1, 1, 12),
-    ),
     "quantized_take": (
         ops.quantized_take(var("ids", N, dtype="int32"), PARTS, MATRIX, 64),
         tensor(N, 64),
@@ -127,6 +122,19 @@ def test_a_matmul_that_ends_in_swiglu_is_half_as_wide(call, rows):
     assert ops.Matrix.of(call) == MATRIX
 
 
+def test_a_matmul_takes_a_source_and_swiglu_whatever_it_has_already():
+    residual = var("residual", 1, N, 24)
+    product = ops.quantized_matmul(X, PARTS, MATRIX)
+    product = ops.with_residual(product, product.args, residual)
+    normed = ops.with_source(product, [X, GAMMA], RMS_NORM, product.args[1:])
+    assert list(normed.args) == [X, GAMMA, *PARTS, residual]
+    assert (ops.Source.of(normed), normed.attrs["residual"]) == (RMS_NORM, True)
+    tvm.ir.assert_structural_equal(inferred(normed), tensor(1, N, 24))
+    gated = ops.with_swiglu(normed, normed.args)
+    assert ops.Source.of(gated) == RMS_NORM
+    tvm.ir.assert_structural_equal(inferred(gated), tensor(1, N, 12))
+
+
 def test_a_residual_comes_after_swiglu():
     product = ops.quantized_matmul(X, PARTS, MATRIX, swiglu=True)
     both = ops.with_residual(product, product.args, var("residual", 1, N, 12))
@@ -139,6 +147,12 @@ def test_a_residual_comes_after_swiglu():
         pytest.param(ops.linear(X, var("w", 24, 32)), id="linear"),
         pytest.param(ops.attention(X, *[var("g", 4)] * 2, KV, ATTENTION), id="gamma"),
         pytest.param(ops.attention(var("qkv", 1, N, 48), *GAMMAS, KV, ATTENTION), id="qkv"),
+        pytest.param(
+            ops.with_source(
+                ops.quantized_matmul(X, PARTS, MATRIX), [X, GAMMAS[0]], RMS_NORM, PARTS
+            ),
+            id="gamma of a source",
+        ),
     ],
 )
 def test_sizes_that_do_not_agree_are_our_bug(call):
@@ -149,6 +163,8 @@ def test_sizes_that_do_not_agree_are_our_bug(call):
 def test_a_source_takes_its_own_number_of_inputs():
     with pytest.raises(AssertionError):
         ops.quantize_act([X], RMS_NORM)
+    with pytest.raises(AssertionError):
+        ops.with_source(ops.quantized_matmul(X, PARTS, MATRIX), [X], RMS_NORM, PARTS)
 
 
 def test_attributes_are_read_as_they_were_written():

@@ -4,9 +4,10 @@
     sample(logits [1, 1, v], temperature, top_k, top_p, uniform) -> token i32[1]
     softmax_with_temperature(logits [b, 1, v], temperature [b])  -> probabilities [b, 1, v]
 
-The last is MLC's and web-llm's, for a runtime that samples by itself. The arguments of `sample`
-are tensors of one number each, `top_k` an int32. A token is -1 if its logit is not finite, so
-that a caller who sees no logits learns of NaNs: all are NaN once the hidden state has one.
+The last is MLC's, for a runtime that samples by itself; web-llm's are in `add_page_sampler`. The
+arguments of `sample` are tensors of one number each, `top_k` an int32. A token is -1 if its logit
+is not finite, so that a caller who sees no logits learns of NaNs: all are NaN once the hidden
+state has one.
 
 The kernels are given to the pass. Workspaces are results that nobody reads, which PlanMemory
 places; the reshapes are meant as views. Must run after BindWeights: there are no weights here.
@@ -50,25 +51,36 @@ class AddSampler:
         names = {str(gv.name_hint) for gv in mod.get_global_vars()}
         if LOGITS_OF not in names or ARGMAX in names:
             return mod
-        vocab = int(mod[LOGITS_OF].ret_ty.fields[0].shape.values[-1])
+        vocab = vocab_of(mod)
         kernels = self.kernels(vocab)
         builder = relax.BlockBuilder(mod)
-        row = {"logits": _tensor(1, 1, vocab)}
-        settings = {name: _tensor(1, dtype=dtype) for name, dtype in SETTINGS.items()}
-        _add(builder, ARGMAX, row, _chosen_by(kernels[ARGMAX]))
-        _add(builder, SAMPLE, {**row, **settings}, _chosen_by(kernels[SAMPLE]))
-        b = tirx.Var("b", "int64")
-        rows = {"logits": _tensor(b, 1, vocab), "temperature": _tensor(b)}
-        _add(builder, SOFTMAX, rows, lambda *given: _call(kernels[SOFTMAX], SOFTMAX, given))
+        row = {"logits": tensor(1, 1, vocab)}
+        settings = {name: tensor(1, dtype=dtype) for name, dtype in SETTINGS.items()}
+        add_function(builder, ARGMAX, row, _chosen_by(kernels[ARGMAX]))
+        add_function(builder, SAMPLE, {**row, **settings}, _chosen_by(kernels[SAMPLE]))
+        add_softmax(builder, vocab, kernels[SOFTMAX])
         return builder.get()
 
 
-def _add(
+def vocab_of(mod: IRModule) -> int:
+    """How many logits the model gives."""
+    return int(mod[LOGITS_OF].ret_ty.fields[0].shape.values[-1])
+
+
+def add_softmax(builder: relax.BlockBuilder, vocab: int, kernel: tirx.PrimFunc) -> None:
+    """The function SOFTMAX, of `kernel`."""
+    b = tirx.Var("b", "int64")
+    rows = {"logits": tensor(b, 1, vocab), "temperature": tensor(b)}
+    add_function(builder, SOFTMAX, rows, lambda *given: call_kernel(kernel, SOFTMAX, given)[0])
+
+
+def add_function(
     builder: relax.BlockBuilder,
     name: str,
     inputs: Mapping[str, relax.TensorType],
     body: Callable[..., relax.Expr],
 ) -> None:
+    """Add a function of the name whose result `body` makes of its parameters, `inputs`."""
     params = [relax.Var(key, ty) for key, ty in inputs.items()]
     with builder.function(name, params):
         with builder.dataflow():
@@ -83,7 +95,7 @@ def _chosen_by(kernel: tirx.PrimFunc) -> Callable[..., relax.Expr]:
         builder = relax.BlockBuilder.current()
         row = builder.emit(relax.op.reshape(logits, [1, ops.shape_of(logits)[-1]]))
         name = SAMPLE if settings else ARGMAX
-        token = builder.emit(_call(kernel, name, (row, *settings)))
+        token = builder.emit(call_kernel(kernel, name, (row, *settings))[0])
         return builder.call_te(_if_finite, token, row, primfunc_name_hint="if_finite")
 
     return body
@@ -105,18 +117,19 @@ def _if_finite(token: te.Tensor, logits: te.Tensor) -> te.Tensor:
     return te.compute((1,), check, name="if_finite")
 
 
-def _call(kernel: tirx.PrimFunc, name: str, given: Sequence[relax.Expr]) -> relax.Expr:
-    """The first of the kernel's results; sizes that its arguments leave open are theirs."""
+def call_kernel(kernel: tirx.PrimFunc, name: str, given: Sequence[relax.Expr]) -> list[relax.Expr]:
+    """The kernel's results and workspaces; sizes that its arguments leave open are theirs."""
     builder = relax.BlockBuilder.current()
     sizes: dict[tirx.Var, Any] = {}
     for param, argument in zip(kernel.params, given, strict=False):  # results follow
         sizes |= zip(param.ty.shape, ops.shape_of(argument), strict=True)
     outputs = [param.ty for param in kernel.params[len(given) :]]
-    results = [_tensor(*(sizes.get(n, n) for n in ty.shape), dtype=ty.dtype) for ty in outputs]
+    results = [tensor(*(sizes.get(n, n) for n in ty.shape), dtype=ty.dtype) for ty in outputs]
     called = builder.add_func(kernel, f"{name}_kernel")
     whole = builder.emit(relax.call_tir(called, list(given), results))
-    return relax.TupleGetItem(whole, 0)
+    return [relax.TupleGetItem(whole, i) for i in range(len(results))]
 
 
-def _tensor(*shape: Any, dtype: Any = ops.COMPUTE_DTYPE) -> relax.TensorType:
+def tensor(*shape: Any, dtype: Any = ops.COMPUTE_DTYPE) -> relax.TensorType:
+    """The type of a tensor."""
     return relax.TensorType(shape, str(dtype))

@@ -8,15 +8,17 @@ may join the parts of a weight into fewer arrays. Idempotent: a weight that alre
 layout is left alone.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
 from tvm import IRModule, relax
 from tvm.ir.transform import PassContext, module_pass
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from mlc_compile import ops
-from mlc_compile.layout import LAYOUTS
+from mlc_compile.layout import LAYOUTS, ranges_for
 from mlc_compile.passes.rewrite import Bindings, bindings_of, call_of, mutate, rewrite_functions
 
 VECTORS: Final = "wide"
@@ -26,23 +28,27 @@ READERS: Final = ("mlc.quantized_matmul", "mlc.quantized_take")  # of a matrix's
 @module_pass(opt_level=0, name="AssignLayouts")
 @dataclass(frozen=True)
 class AssignLayouts:
-    """`matrices` is the key in layout.LAYOUTS for two-dimensional weights."""
+    """`matrices` is the key in layout.LAYOUTS for two-dimensional weights.
+
+    Of those, what has more than `most` bytes is cut into ranges of rows, if its layout can be.
+    """
 
     matrices: str
+    most: int | None = None
 
     def transform_module(self, mod: IRModule, _ctx: PassContext) -> IRModule:
         def rewrite(mod: IRModule, func: relax.Function) -> relax.Function:
-            return mutate(_Assigner(mod, bindings_of(func), self.matrices), func)
+            return mutate(_Assigner(mod, bindings_of(func), self), func)
 
         return rewrite_functions(mod, rewrite)
 
 
 @mutator
 class _Assigner(PyExprMutator):
-    def __init__(self, mod: IRModule, bindings: Bindings, matrices: str) -> None:
+    def __init__(self, mod: IRModule, bindings: Bindings, asked: AssignLayouts) -> None:
         super().__init__(mod)
         self.bindings = bindings
-        self.matrices = matrices
+        self.asked = asked
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         if any(ops.is_call(call, reader) for reader in READERS):
@@ -59,11 +65,20 @@ class _Assigner(PyExprMutator):
         weights = [ops.Weight.of(self.bindings[p]) for p in parts]
         if weights[0].layout != ops.RAW:
             return [self.visit_expr(p) for p in parts]
-        return [self.builder_.emit(ops.weight(w)) for w in _assign(weights, self.matrices)]
+        layout = _cut(weights[0], self.asked)
+        return [self.builder_.emit(ops.weight(w)) for w in _assign(weights, layout)]
 
     def _is_vector(self, var: relax.Expr) -> bool:
         bound = call_of(var, self.bindings)
         return ops.is_call(bound, "mlc.weight") and len(bound.attrs["shape"]) == 1
+
+
+def _cut(first: ops.Weight, asked: AssignLayouts) -> str:
+    """The layout of a matrix with this first part, the largest."""
+    n, *columns = first.shape
+    row_bytes = math.prod(columns) * np.dtype(first.dtype).itemsize
+    ranges = ranges_for(n, row_bytes, asked.most)
+    return f"{asked.matrices}{ranges}" if ranges > 1 else asked.matrices
 
 
 def _is_raw_vector(call: relax.Call) -> bool:

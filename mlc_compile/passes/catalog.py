@@ -28,6 +28,9 @@ PASSES: Final[dict[str, About]] = {  # in the order of pipeline.py
     "NameWeights": About(
         "import", "name weights as the checkpoint does", "weights are found by these names"
     ),
+    "FoldConstants": About("graph", "compute what constants alone decide"),
+    "SimplifyAlgebra": About("graph", "shorter expressions that are equal to the last bit"),
+    "EliminateCommonSubexpressions": About("graph", "compute once what is computed twice"),
     "MergeProjections": About(
         "graph", "join linear layers that read one tensor: q, k, v; gate, up"
     ),
@@ -49,7 +52,10 @@ PASSES: Final[dict[str, About]] = {  # in the order of pipeline.py
         "graph", "attention over the paged cache of TVM's runtime", _FORM, where="GPU"
     ),
     "AddSampler": About(
-        "graph", "add functions that choose a token on the device", "browsers call them", "GPU"
+        "graph", "add functions that choose a token on the device", "generating calls them", "GPU"
+    ),
+    "AddPageSampler": About(
+        "graph", "add the functions by which web-llm samples", "the page calls them", "browsers"
     ),
     "AttachMetadata": About(
         "graph", "add the function that tells a runtime of the library", "runtimes ask for it"
@@ -63,16 +69,14 @@ PASSES: Final[dict[str, About]] = {  # in the order of pipeline.py
         "activations", "RMSNorm and SwiGLU inside the quantization that reads them", where="CPU"
     ),
     "FuseResidual": About("activations", "add the residual while a matmul's sums are in registers"),
+    "FuseRMSNormLinear": About(
+        "activations", "RMSNorm inside the linear layer that reads it, where that is float32"
+    ),
     "FuseQuantizeGemv": About(
         "activations", "quantize one row inside the matmul that reads it", where="CPU"
     ),
     "FuseSwiGLUEpilogue": About(
-        "activations", "SwiGLU of one row while a matmul's sums are in registers", where="CPU"
-    ),
-    "FuseGemv": About(
-        "activations",
-        "SwiGLU inside the matmul before it, RMSNorm inside that of one row",
-        where="GPU",
+        "activations", "SwiGLU while a matmul's sums are in registers, on CPUs of one row"
     ),
     "LowerOperators": About(
         "kernels", "operators become the target's kernels", "only kernels can be compiled"

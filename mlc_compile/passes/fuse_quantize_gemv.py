@@ -3,10 +3,12 @@
     int8_matmul(quantize_act(x; source), parts)   ->   int8_gemv(x, parts; source)
 
 For one row only: every thread repeats the quantization, which for one row costs less than
-a barrier and for many would not. Only if the matmul is the quantization's only reader;
-after MergeProjections it is.
+a barrier and the kernel for several rows (`cost.quantize_in_gemv`), and for many would not.
+Only if the matmul is the quantization's only reader; after MergeProjections it is.
 """
 
+from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Final
 
 from tvm import IRModule, relax
@@ -14,37 +16,66 @@ from tvm.ir.transform import PassContext, module_pass
 from tvm.relax.expr_functor import mutator
 
 from mlc_compile import ops
+from mlc_compile.passes import cost, events
 from mlc_compile.passes.rewrite import Fuser, call_of, fuse_functions
+from mlc_compile.target import Target
 
 MATMUL: Final = "mlc.int8_matmul"
 
 
 @module_pass(opt_level=0, name="FuseQuantizeGemv")
+@dataclass(frozen=True)
 class FuseQuantizeGemv:
-    """Every single-row `mlc.int8_matmul`."""
+    """Every single-row `mlc.int8_matmul`, where that pays.
+
+    `rows` is the most that a call has where the number is not known.
+    """
+
+    target: Target
+    rows: int
 
     def transform_module(self, mod: IRModule, _ctx: PassContext) -> IRModule:
-        return fuse_functions(mod, _Fuser)
+        return fuse_functions(mod, partial(_Fuser, given=self))
 
 
 @mutator
 class _Fuser(Fuser):
     step: ClassVar[str] = "FuseQuantizeGemv"
 
+    def __init__(
+        self,
+        mod: IRModule,
+        func: relax.Function,
+        noted: list[events.Event],
+        given: FuseQuantizeGemv,
+    ) -> None:
+        super().__init__(mod, func, noted)
+        self.given = given
+
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         if not ops.is_call(call, MATMUL):
             return super().visit_call_(call)
-        if not ops.is_one_row(call):
-            return self._stays(call, "it may have more than one row")
         quantize = self._quantization_of(call)
         if quantize is None:
             return self._stays(call, "its activations are not the results of one quantization")
         if any(self.uses[a] != 1 for a in call.args[:3]):
             return self._stays(call, "its activations have other readers")
+        reason = self._refusal(call, ops.Source.of(quantize))
+        if reason is not None:
+            return self._stays(call, reason)
         self.done(MATMUL)
         inputs = [self.visit_expr(a) for a in quantize.args]
         rest = [self.visit_expr(a) for a in call.args[3:]]
         return ops.int8_gemv(inputs, rest, ops.Source.of(quantize), call)
+
+    def _refusal(self, matmul: relax.Call, source: ops.Source) -> str | None:
+        """Why `matmul` is not worth quantizing in each thread."""
+        sizes = cost.Matmul.of(matmul, source.k, self.given.rows)
+        reason = cost.quantize_in_gemv(self.given.target, sizes, source).refusal
+        if ops.is_one_row(matmul):
+            return reason
+        several = "it may have more than one row"
+        return several if reason is None else f"{several}: {reason}"
 
     def _stays(self, matmul: relax.Call, reason: str) -> relax.Expr:
         self.refused(MATMUL, reason)

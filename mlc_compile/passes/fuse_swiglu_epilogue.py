@@ -1,4 +1,8 @@
-"""When one token is decoded, apply SwiGLU where gate's and up's sums are still in registers.
+"""Apply SwiGLU where gate's and up's sums are still in registers.
+
+    y = quantized_matmul(x, parts);  swiglu(y)       ->   quantized_matmul(x, parts; swiglu)
+
+on GPUs, whatever the number of rows. On CPUs, when one token is decoded:
 
     y = int8_gemv(x, parts);  swiglu(y)              ->   int8_gemv(x, parts; swiglu)
     y = int8_gemv(x, parts);  quantize_act(y; swiglu)
@@ -8,10 +12,15 @@
 
 y, of 2 i values, is never written, and silu is computed once a value and not once in each
 thread that quantizes. Must run after FuseQuantizeGemv, which makes the operator that has this
-epilogue; where it does not apply, SwiGLU stays with its reader, as FuseQuantizeSource left it.
-Only if nothing else reads y, no residual is added to it, and its halves are whole row blocks.
+epilogue on CPUs; where it does not apply, SwiGLU stays with its reader, as FuseQuantizeSource
+left it. Only if nothing else reads y, no residual is added to it, and on a CPU its halves are
+whole row blocks; and only if gate's and up's sums fit the registers together, and half as many
+tasks are still enough (`cost.swiglu_in_gemv`).
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Final
 
 from tvm import IRModule, relax
@@ -20,25 +29,41 @@ from tvm.relax.expr_functor import mutator
 
 from mlc_compile import ops
 from mlc_compile.layout import ROWS
+from mlc_compile.passes import cost, events
 from mlc_compile.passes.rewrite import Fuser, fuse_functions
+from mlc_compile.target import Target
 
 SWIGLU: Final = "mlc.swiglu"
 GEMV: Final = "mlc.int8_gemv"
-MATMULS: Final = (GEMV, "mlc.int8_matmul")
+MATMUL: Final = "mlc.quantized_matmul"
+MATMULS: Final = (GEMV, "mlc.int8_matmul", MATMUL)
 READERS: Final = (GEMV, "mlc.quantize_act")  # which may have SwiGLU as their source
 
 
 @module_pass(opt_level=0, name="FuseSwiGLUEpilogue")
+@dataclass(frozen=True)
 class FuseSwiGLUEpilogue:
-    """Every SwiGLU, alone or as a source, of what a single-row `mlc.int8_gemv` gives."""
+    """Every SwiGLU, alone or as a source, of what a matmul gives whose kernel has it."""
+
+    target: Target
 
     def transform_module(self, mod: IRModule, _ctx: PassContext) -> IRModule:
-        return fuse_functions(mod, _Fuser)
+        return fuse_functions(mod, partial(_Fuser, target=self.target))
 
 
 @mutator
 class _Fuser(Fuser):
     step: ClassVar[str] = "FuseSwiGLUEpilogue"
+
+    def __init__(
+        self,
+        mod: IRModule,
+        func: relax.Function,
+        noted: list[events.Event],
+        target: Target,
+    ) -> None:
+        super().__init__(mod, func, noted)
+        self.target = target
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         gated = _reads_swiglu(call)
@@ -46,27 +71,33 @@ class _Fuser(Fuser):
         call = super().visit_call_(call)
         # As it is now: the matmul may itself have read a SwiGLU.
         matmul = self.lookup_binding(call.args[0]) if isinstance(product, relax.Var) else None
-        if not any(ops.is_call(matmul, name) for name in MATMULS):
+        name = next((name for name in MATMULS if ops.is_call(matmul, name)), None)
+        if name is None:
             return call
         reason = self._refusal(matmul, product)
         if reason is not None:
             self.refused(SWIGLU, reason)
             return call
         self.done(SWIGLU)
-        return self._without_swiglu(call, _with_epilogue(matmul))
+        return self._without_swiglu(call, EPILOGUES[name](matmul))
 
     def _refusal(self, matmul: relax.Call, product: relax.Var) -> str | None:
-        """Why SwiGLU of `product` cannot be what `matmul` writes."""
-        half = int(matmul.attrs["n"]) // 2
+        """Why SwiGLU of `product` cannot be what `matmul` writes, or should not."""
+        half, one = int(matmul.attrs["n"]) // 2, ops.is_one_row(matmul)
+        on_cpu = self.target.device is None
         reasons = {
-            "it may have more than one row": not ops.is_one_row(matmul),
-            "the matmul before it does not quantize": not ops.is_call(matmul, GEMV),
+            "it may have more than one row": on_cpu and not one,
+            "the matmul before it does not quantize": on_cpu and not ops.is_call(matmul, GEMV),
             "a residual is added before it": bool(matmul.attrs["residual"]),
             "another SwiGLU comes before it": bool(matmul.attrs.get("swiglu", False)),
             "what it reads has other readers": self.uses[product] > 1,
-            f"its {half} columns are not a multiple of {ROWS}": half % ROWS != 0,
+            f"its {half} columns are not a multiple of {ROWS}": on_cpu and half % ROWS != 0,
         }
-        return next((reason for reason, holds in reasons.items() if holds), None)
+        reason = next((reason for reason, holds in reasons.items() if holds), None)
+        if reason is not None or not one:
+            return reason  # a tile of several rows is as large for halves as for a whole
+        sizes = cost.Matmul.of(matmul, int(matmul.attrs["k"]), 1)
+        return cost.swiglu_in_gemv(self.target, sizes).refusal
 
     def _without_swiglu(self, reader: relax.Call, fused: relax.Call) -> relax.Call:
         """`reader` where SwiGLU is done already, by `fused`."""
@@ -86,7 +117,17 @@ def _reads_swiglu(call: relax.Call) -> bool:
     return any(ops.is_call(call, name) for name in READERS) and call.attrs["source"] == "swiglu"
 
 
-def _with_epilogue(gemv: relax.Call) -> relax.Call:
+def _of_gemv(gemv: relax.Call) -> relax.Call:
     source = ops.Source.of(gemv)
     inputs = ops.SOURCES[source.kind]
     return ops.int8_gemv(gemv.args[:inputs], gemv.args[inputs:], source, gemv, swiglu=True)
+
+
+def _of_matmul(matmul: relax.Call) -> relax.Call:
+    return ops.with_swiglu(matmul, matmul.args)
+
+
+EPILOGUES: Final[dict[str, Callable[[relax.Call], relax.Call]]] = {
+    GEMV: _of_gemv,
+    MATMUL: _of_matmul,
+}

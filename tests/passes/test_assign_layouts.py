@@ -4,6 +4,7 @@ import pytest
 from tvm import relax
 
 from mlc_compile import ops
+from mlc_compile.layout import LAYOUTS
 from mlc_compile.passes.assign_layouts import AssignLayouts
 
 X = {"x": (1, "n", 64)}
@@ -111,3 +112,22 @@ def test_a_second_run_changes_nothing(graph, weight, stays):
 
     step = AssignLayouts("rows16")
     stays(step, step(graph(X, before)))
+
+
+@pytest.mark.parametrize(("most", "layout"), [(2048, "plain"), (1024, "plain2"), (1000, "plain3")])
+def test_what_a_kernel_cannot_see_whole_is_cut_into_ranges(graph, weight, same, most, layout):
+    """64 rows of 32 bytes of codes; the scales stay whole."""
+    n, raw = 64, RAW["q4f32_1"](64, 64)
+    shapes = LAYOUTS[layout].shapes({part: (shape, dtype) for part, shape, dtype in raw})
+    packed = [(part, shape, dtype) for part, (shape, dtype) in shapes.items()]
+
+    def of(parts, layout):
+        def body(emit, x):
+            args = weights(emit, weight, parts, layout)
+            return emit(ops.quantized_matmul(x, args, ops.Matrix(n, "q4f32_1")))
+
+        return graph(X, body)
+
+    step = AssignLayouts("plain", most)
+    same(step(of(raw, ops.RAW)), of(packed, layout))
+    same(step(of(packed, layout)), of(packed, layout))

@@ -1,11 +1,16 @@
-"""SwiGLU of a single-row int8_gemv, alone or as its reader's source, becomes its epilogue."""
+"""SwiGLU becomes the epilogue of what it reads: of a single-row int8_gemv, or on a GPU.
 
+There of any matmul; on a CPU alone or as its reader's source.
+"""
+
+import msgspec
 import pytest
 from tvm import relax
 
 from mlc_compile import ops
 from mlc_compile.passes import events
 from mlc_compile.passes.fuse_swiglu_epilogue import FuseSwiGLUEpilogue
+from mlc_compile.target import find_target
 
 K, HALF, EPS = 64, 32, 1e-5
 SOURCES = {
@@ -16,6 +21,7 @@ SOURCES = {
 PLAIN, GATED = ops.Source("plain", HALF), ops.Source("swiglu", HALF)
 DOWN = ops.Matrix(K, "q4f16_1")
 DTYPES = {"packed": "int32", "down": "int32"}
+FUSE, ON_GPU = (FuseSwiGLUEpilogue(find_target(t)) for t in ("cpu-x86-64-v3", "cuda-multi"))
 
 
 @pytest.fixture
@@ -88,14 +94,14 @@ def joined(reader, kind="plain"):
 @pytest.mark.parametrize("kind", SOURCES)
 @pytest.mark.parametrize("reader", READERS)
 def test_swiglu_leaves_its_reader_for_the_matmul(module, same, told, reader, kind):
-    got = FuseSwiGLUEpilogue()(module(apart(reader, kind)))
+    got = FUSE(module(apart(reader, kind)))
     same(got, module(joined(reader, kind)))
     assert told(got, "FuseSwiGLUEpilogue") == [("mlc.swiglu", "done", "")]
 
 
 def test_swiglu_that_no_quantization_took_becomes_part_of_the_matmul(module, same):
     """Where FuseQuantizeSource is disabled."""
-    got = FuseSwiGLUEpilogue()(module(apart(swiglu, "rms_norm")))
+    got = FUSE(module(apart(swiglu, "rms_norm")))
 
     def after(emit, given, packed, _down, _residual):
         return emit(product(given, packed, "rms_norm", swiglu=True))
@@ -119,7 +125,7 @@ def test_a_matmul_between_two_swiglus_hands_one_back_and_takes_the_other(module,
         y = emit(product(given, packed, swiglu=True))
         return emit(middle(y, down, PLAIN, swiglu=True))
 
-    got = FuseSwiGLUEpilogue()(module(before))
+    got = FUSE(module(before))
     same(got, module(after))
 
 
@@ -131,6 +137,11 @@ def is_read_twice(emit, given, packed, down, residual):
 def has_a_swiglu(emit, given, packed, _down, _residual):
     y = emit(product(given, packed, n=4 * HALF, swiglu=True))
     return emit(ops.swiglu(y))
+
+
+def is_float(emit, given, packed, _down, _residual):
+    made = ops.quantized_matmul(given["plain"][0], [packed], ops.Matrix(2 * HALF, "q4f16_1"))
+    return emit(ops.swiglu(emit(made)))
 
 
 def is_quantized_apart(emit, given, packed, down, residual):
@@ -147,17 +158,18 @@ def is_quantized_apart(emit, given, packed, down, residual):
         (apart(down_projection, base=True), "a residual is added before it"),
         (has_a_swiglu, "another SwiGLU comes before it"),
         (is_quantized_apart, "the matmul before it does not quantize"),
+        (is_float, "the matmul before it does not quantize"),
         (apart(down_projection, n=48), "its 24 columns are not a multiple of 16"),
         (apart(swiglu, n=16), "its 8 columns are not a multiple of 16"),
     ],
 )
 def test_what_the_matmul_cannot_take_stays_and_an_event_says_why(module, refused, body, reason):
-    assert refused(FuseSwiGLUEpilogue(), module(body)) == [reason]
+    assert refused(FUSE, module(body)) == [reason]
 
 
 @pytest.mark.parametrize("m", [2, "n"])
 def test_several_rows_or_an_unknown_number_stay(module, refused, m):
-    reasons = refused(FuseSwiGLUEpilogue(), module(is_quantized_apart, m=m))
+    reasons = refused(FUSE, module(is_quantized_apart, m=m))
     assert reasons == ["it may have more than one row"]
 
 
@@ -174,11 +186,114 @@ def test_other_sources_and_other_producers_are_none_of_its_business(module, stay
         return emit(ops.swiglu(given["swiglu"][0]))
 
     for body in (another_source, another_producer, an_argument):
-        stays(FuseSwiGLUEpilogue(), module(body))
+        stays(FUSE, module(body))
 
 
 def test_a_second_run_changes_nothing_and_events_survive(module, stays):
     earlier = events.Event("Earlier", "w", "kept")
-    once = FuseSwiGLUEpilogue()(events.record(module(apart(down_projection)), [earlier]))
+    once = FUSE(events.record(module(apart(down_projection)), [earlier]))
     assert events.read(once)[0] == earlier
-    stays(FuseSwiGLUEpilogue(), once)
+    stays(FUSE, once)
+
+
+def test_two_sums_that_would_spill_stay_apart(module, refused):
+    """No CPU has both few and narrow registers and an int8 dot product."""
+    narrow = msgspec.structs.replace(FUSE.target, vector_bits=128)
+    reasons = refused(FuseSwiGLUEpilogue(narrow), module(apart(down_projection)))
+    assert reasons == ["its sums would spill: they fill 24 vector registers of 16"]
+
+
+@pytest.mark.parametrize(("k", "fires"), [(1024, True), (2048, False)])
+def test_half_as_many_tasks_must_not_cost_more_than_silu(graph, refused, told, k, fires):
+    """8 pairs of blocks: 8 of 16 cores would wait while the others sum twice as much."""
+    inputs = {"x": (1, 1, k), "packed": (16, k // 64, 144)}
+
+    def body(emit, x, packed):
+        matmul = ops.int8_matmul([x] * 3, [packed], ops.Matrix(256, "q4f16_1"))
+        y = emit(ops.int8_gemv([x], [packed], ops.Source("plain", k), matmul))
+        return emit(ops.quantize_act([y], ops.Source("swiglu", 128)))
+
+    step, mod = FuseSwiGLUEpilogue(find_target("cpu-x86-64-v4")), graph(inputs, body, dtypes=DTYPES)
+    if fires:
+        assert told(step(mod), "FuseSwiGLUEpilogue") == [("mlc.swiglu", "done", "")]
+    else:
+        assert refused(step, mod) == [
+            "gate and up in one of 8 tasks for 16 cores would take 0.115 us to save 0.114 us"
+        ]
+
+
+def float_product(given, packed, *, swiglu=False, base=None):
+    matrix = ops.Matrix(2 * HALF, "q4f16_1")
+    made = ops.quantized_matmul(given["plain"][0], [packed], matrix, swiglu=swiglu)
+    return made if base is None else ops.with_residual(made, made.args, base)
+
+
+@pytest.mark.parametrize("m", [1, 4, "n"])
+def test_on_a_gpu_any_float_matmul_takes_it(module, same, told, m):
+    def before(emit, given, packed, _down, _residual):
+        return emit(ops.swiglu(emit(float_product(given, packed))))
+
+    def after(emit, given, packed, _down, _residual):
+        return emit(float_product(given, packed, swiglu=True))
+
+    got = ON_GPU(module(before, m))
+    same(got, module(after, m))
+    assert told(got, "FuseSwiGLUEpilogue") == [("mlc.swiglu", "done", "")]
+    again = ON_GPU(got)
+    same(again, got)
+    assert told(again, "FuseSwiGLUEpilogue") == told(got, "FuseSwiGLUEpilogue")
+
+
+def test_on_a_gpu_a_matmul_that_begins_with_a_norm_takes_it_too(module, same):
+    def with_norm(given, packed, *, swiglu):
+        plain = float_product(given, packed, swiglu=swiglu)
+        return ops.with_source(plain, given["rms_norm"], SOURCES["rms_norm"], plain.args[1:])
+
+    def before(emit, given, packed, _down, _residual):
+        return emit(ops.swiglu(emit(with_norm(given, packed, swiglu=False))))
+
+    def after(emit, given, packed, _down, _residual):
+        return emit(with_norm(given, packed, swiglu=True))
+
+    same(ON_GPU(module(before)), module(after))
+
+
+def float_is_read_twice(emit, given, packed, _down, _residual):
+    y = emit(float_product(given, packed))
+    return emit(relax.Tuple([emit(ops.swiglu(y)), y]))
+
+
+def float_has_a_residual(emit, given, packed, _down, _residual):
+    return emit(ops.swiglu(emit(float_product(given, packed, base=given["base"]))))
+
+
+def float_has_a_swiglu(emit, given, packed, _down, _residual):
+    return emit(ops.swiglu(emit(float_product(given, packed, swiglu=True))))
+
+
+@pytest.mark.parametrize("m", [1, 4, "n"])
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (float_is_read_twice, "what it reads has other readers"),
+        (float_has_a_residual, "a residual is added before it"),
+        (float_has_a_swiglu, "another SwiGLU comes before it"),
+    ],
+)
+def test_on_a_gpu_a_product_that_is_needed_otherwise_has_no_swiglu(
+    module, refused, body, reason, m
+):
+    assert refused(ON_GPU, module(body, m)) == [reason]
+
+
+def test_on_a_gpu_half_as_many_blocks_of_threads_must_be_enough(graph, refused):
+    k = 64000
+    inputs = {"x": (1, 1, k), "packed": (8, k // 64, 144)}
+
+    def body(emit, x, packed):
+        matrix = ops.Matrix(128, "q4f16_1")
+        return emit(ops.swiglu(emit(ops.quantized_matmul(x, [packed], matrix))))
+
+    assert refused(ON_GPU, graph(inputs, body, dtypes=DTYPES)) == [
+        "gate and up in one of 8 blocks of threads would take 6 us to save 3 us"
+    ]

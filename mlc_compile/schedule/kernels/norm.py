@@ -1,5 +1,7 @@
 """RMSNorm, y = x · rsqrt(mean(x²) + eps) · gamma: over the last axis, or of q's and k's heads."""
 
+from collections.abc import Callable
+
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
@@ -61,14 +63,46 @@ def normalize(
         v.store(scaled * v.load(gamma, j * lanes, lanes=lanes), y, *to, j * lanes, lanes=lanes)
 
 
-def inverse_rms(x: Buffer, at: tuple[Index, ...], k: int, eps: float, start: Index = 0) -> Expr:
-    """1 / sqrt(mean of squares + eps) of k values of a row, in one register."""
+def weigh(
+    source: tuple[Buffer, tuple[Index, ...]],
+    gamma: Buffer,
+    sink: tuple[Buffer, tuple[Index, ...]],
+    k: int,
+    eps: float,
+) -> Expr:
+    """Write x · gamma of a row of k values to one of `sink`; give what is left of its norm.
+
+    That is `inverse_rms`, which may multiply whatever is linear in the row.
+    """
+    (x, at), (y, to) = source, sink
+    lanes = v.lanes_for(k)
+
+    def keep(j: Index, part: Expr) -> None:
+        v.store(part * v.load(gamma, j, lanes=lanes), y, *to, j, lanes=lanes)
+
+    return inverse_rms(x, at, k, eps, use=keep)
+
+
+def inverse_rms(
+    x: Buffer,
+    at: tuple[Index, ...],
+    k: int,
+    eps: float,
+    start: Index = 0,
+    use: Callable[[Index, Expr], None] | None = None,
+) -> Expr:
+    """1 / sqrt(mean of squares + eps) of k values of a row, in one register.
+
+    `use(j, part)` is called with what is loaded: the values from start + j on.
+    """
     lanes = v.lanes_for(k)
     square = v.local(1, lanes)
     v.store(v.splat(0.0, lanes), square, 0, 0, lanes=lanes)
     with T.serial(0, k // lanes) as j:
         part = v.load(x, *at, start + j * lanes, lanes=lanes)
         v.store(v.load(square, 0, 0, lanes=lanes) + part * part, square, 0, 0, lanes=lanes)
+        if use is not None:
+            use(j * lanes, part)
     factor = v.local(1, 1)
     mean = v.total(square, 0, lanes) * v.const(1.0 / k)
     v.put(v.const(1.0) / tirx.sqrt(mean + v.const(eps)), factor, 0, 0)

@@ -151,3 +151,70 @@ def test_a_residual_is_what_the_sums_begin_with(compile_kernel, unwritten, monke
             (case.k + 3) * EPS * (np.abs(x).astype(np.float64) @ np.abs(case.w).T + np.abs(base))
         )
         assert (np.abs(y - (exact + base)) <= bound).all()
+
+
+def check_norm(case, x, gamma, eps, y, base=0.0):
+    """y is the norm of x times w, by float64, within the bound of a product of k + 1 factors.
+
+    Two roundings more than a plain product: gamma's and the factor's multiplication. The factor
+    is off by half the relative error of its sum of k squares, all positive, and some roundings:
+    (k + 8) eps, and as the sums' own bound it multiplies sum |x gamma| |w|.
+    """
+    wide = x.astype(np.float64)
+    factor = 1 / np.sqrt((wide**2).mean(-1, keepdims=True) + eps)
+    weighed = wide * gamma.astype(np.float64)
+    exact = weighed @ case.w.T * factor + base
+    size = np.abs(weighed) @ np.abs(case.w).T * factor + np.abs(base)
+    assert y.shape == exact.shape
+    assert (np.abs(y - exact) <= (2 * case.k + 12) * EPS * size).all()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_norm_commutes_with_the_product_whatever_the_shape(
+    compile_kernel, unwritten, monkeypatch, seed
+):
+    """Random shapes: columns in one panel and several, rows of w padded, one block and many."""
+    random = np.random.default_rng(seed)
+    scheme = list(SCHEMES)[seed % len(SCHEMES)]
+    k, n = 32 * int(random.integers(1, 9)), int(random.integers(1, 100))
+    if scheme.startswith("q0"):
+        k -= int(random.integers(0, 32))
+    eps, residual = float(10.0 ** random.uniform(-8, 0)), bool(random.integers(2))
+    monkeypatch.setattr(matmul, "PANEL_K", int(random.choice([32, 64, 1024])))
+    case = Case(scheme, n, k)
+    tile = matmul.Tile.of(find_target("cpu"), case.codec)
+    one = compile_kernel(matmul.gemv(case.codec, n, eps=eps, residual=residual))
+    many = compile_kernel(matmul.gemm(case.codec, n, tile, eps=eps, residual=residual))
+    gamma = random.standard_normal(k).astype(np.float32)
+    for run, m in ((one, 1), (many, 1), (many, int(random.integers(2, 40)))):
+        x = case.x(m) * np.float32(10.0 ** random.uniform(-3, 3))
+        base = random.standard_normal((1, m, n)).astype(np.float32)
+        given = [base] if residual else []
+        *_, y = run(x, gamma, *case.packed, *given, unwritten((1, m, n)))
+        check_norm(case, x, gamma, eps, y, base if residual else 0.0)
+
+
+@pytest.mark.parametrize("scheme", ["q0f16", "q4f16_1"])
+def test_a_norm_commutes_with_the_product_on_every_level(compile_kernel, unwritten, scheme, level):
+    case = Case(scheme, 48, 192)
+    tile = matmul.Tile.of(find_target(level), case.codec)
+    one = compile_kernel(matmul.gemv(case.codec, 48, eps=1e-6), level)
+    many = compile_kernel(matmul.gemm(case.codec, 48, tile, eps=1e-6), level)
+    gamma = case.random.standard_normal(192).astype(np.float32)
+    for run, m in ((one, 1), (many, 1), (many, 13), (many, 300)):
+        x = case.x(m)
+        *_, y = run(x, gamma, *case.packed, unwritten((1, m, 48)))
+        check_norm(case, x, gamma, 1e-6, y)
+
+
+def test_the_norm_of_a_row_of_zeros_is_zero(compile_kernel, unwritten):
+    """The epsilon keeps it finite."""
+    case = Case("q0f32", 16, 32)
+    tile = matmul.Tile.of(find_target("cpu"), case.codec)
+    x, gamma = np.zeros((1, 1, 32), np.float32), np.ones(32, np.float32)
+    for func in (
+        matmul.gemv(case.codec, 16, eps=1e-6),
+        matmul.gemm(case.codec, 16, tile, eps=1e-6),
+    ):
+        *_, y = compile_kernel(func)(x, gamma, *case.packed, unwritten((1, 1, 16)))
+        np.testing.assert_array_equal(y, np.zeros((1, 1, 16)))
