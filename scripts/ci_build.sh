@@ -14,6 +14,9 @@ usage: ci_build.sh [options] -t TARGET[,TARGET...] MODEL...
   -c DIR       the build cache                         (default MLC_COMPILE_CACHE, or ~/.cache)
   -i FILE      a bundle of `cache export` to import first; it may be absent
   -e FILE      write a bundle of the cache afterwards, if nothing failed
+  -f FILE      the lock file, such as mlc-compile.lock: fail where a build is not as it says;
+               a build that it does not know yet is added, with -l it fails too
+  -u           write what is built into the lock file instead
   -l           locked: fail where anything would have to be made
   -h, --help   show this
 
@@ -24,11 +27,11 @@ exit code:   0 all built, 2 usage, else that of the last build that failed
 USAGE
 }
 
-targets=() scheme=() cache=() locked=() out=dist import= export=
+targets=() scheme=() cache=() locked=() lock=() out=dist import= export=
 for argument; do
   [[ $argument != --help ]] || { usage && exit 0; }
 done
-while getopts :t:q:o:c:i:e:lh option; do
+while getopts :t:q:o:c:i:e:f:ulh option; do
   case $option in
     t) targets+=("$OPTARG") ;;
     q) scheme=(--quant "$OPTARG") ;;
@@ -36,6 +39,8 @@ while getopts :t:q:o:c:i:e:lh option; do
     c) cache=(--cache-dir "$OPTARG") ;;
     i) import=$OPTARG ;;
     e) export=$OPTARG ;;
+    f) lock+=(--lockfile "$OPTARG") ;;
+    u) lock+=(--update-lock) ;;
     l) locked=(--locked) ;;
     h) usage && exit 0 ;;
     :) misused "-$OPTARG needs a value" ;;
@@ -62,7 +67,7 @@ for model; do
   for list in "${targets[@]}"; do
     printf '%s for %s\n' "$model" "$list" >&2
     if "${tool[@]}" build "$model" --target "$list" -o "$out" "${scheme[@]}" "${cache[@]}" \
-      "${locked[@]}" --json --quiet >"$work/built.json"; then
+      "${locked[@]}" "${lock[@]}" --json --quiet >"$work/built.json"; then
       "$python" - "$work/built.json" <<'TELL'
 import json
 import sys

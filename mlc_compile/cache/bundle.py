@@ -2,10 +2,11 @@
 
     line 1   the format
     line 2   sha256 of all that follows, in hexadecimal
-    rest     an uncompressed tar: <level>/<key>/entry.json and <level>/<key>/files/...
+    rest     an uncompressed tar: <level>/<key>/entry.json and <level>/<key>/files/...,
+             and beside/..., files of others that travel along
 
-Equal entries give equal files. The digest is compared before anything is unpacked, and each
-file with its own digest on the way into the store.
+Equal entries and files give equal bundles. The digest is compared before anything is unpacked,
+and each file of an entry with its own digest on the way into the store.
 """
 
 import errno
@@ -16,9 +17,10 @@ import re
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import BinaryIO, Final
 from uuid import uuid4
 
@@ -43,7 +45,10 @@ START: Final = len(MAGIC) + DIGEST + 1
 BLOCK: Final = 1 << 20
 LONGEST: Final = 120  # characters of a member's name that people are shown
 LEVEL: Final = "|".join(LEVELS)
-NAME: Final = re.compile(rf"({LEVEL})/[0-9a-f]{{64}}/({re.escape(ENTRY)}|{FILES}/.+)", re.DOTALL)
+BESIDE: Final = "beside"
+NAME: Final = re.compile(
+    rf"({LEVEL})/[0-9a-f]{{64}}/({re.escape(ENTRY)}|{FILES}/.+)|{BESIDE}/.+", re.DOTALL
+)
 # What a member's name can do to a file system: twice the same, a file as a directory, too long.
 ITS_FAULTS: Final = (
     errno.EEXIST,
@@ -53,30 +58,40 @@ ITS_FAULTS: Final = (
     errno.EINVAL,
     errno.EILSEQ,
 )
+NONE: Final[Mapping[str, bytes]] = MappingProxyType({})
 IMPORT: Final = "import"  # the lock of those that unpack
 
 
-def export_entries(store: Store, out: Path) -> tuple[Entry, ...]:
+def export_entries(
+    store: Store, out: Path, beside: Mapping[str, bytes] = NONE
+) -> tuple[Entry, ...]:
     """Write all sound entries into the file `out`; what was written.
 
-    The file appears when it is whole, and takes the place of a file only, behind a symbolic
-    link too. ConfigError where `out` is something else, OSError where it cannot be written.
+    `beside` are small files of others, by their path, which `import_entries` hands back. The
+    bundle appears when it is whole, and takes the place of a file only, behind a symbolic link
+    too. ConfigError where `out` is something else, OSError where it cannot be written.
     """
     held = sorted(store.held(), key=lambda one: (one.entry.key.level, one.directory.name))
     with _replaced(out) as file:
         file.write(MAGIC + b"0" * DIGEST + b"\n")
         with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as tar:
             written = tuple(one.entry for one in held if _packed(store, tar, one))
+            for name, data in sorted(beside.items()):
+                _add(tar, f"{BESIDE}/{name}", io.BytesIO(data), len(data))
         digest = _digest_from(file, START)
         file.seek(len(MAGIC))
         file.write(digest.encode())
     return written
 
 
-def import_entries(store: Store, bundle: Path) -> tuple[Entry, ...]:
+def import_entries(
+    store: Store, bundle: Path, take: Callable[[Path], object] | None = None
+) -> tuple[Entry, ...]:
     """Put the entries of a bundle into the store, all or none; those that are new and stayed.
 
-    A store that is full drops some, which it notes.
+    `take` is called with the directory of the files that lay beside them, for as long as the
+    call lasts; it may raise, and nothing is imported then. A store that is full drops
+    some, which it notes.
     Raises ConfigError where it is no bundle, DamageError where it is a damaged one, and
     OSError where the store cannot be written.
     """
@@ -90,6 +105,9 @@ def import_entries(store: Store, bundle: Path) -> tuple[Entry, ...]:
                 found = [_sound(directory) for directory in _entries(aside)]
             except (tarfile.TarError, ValueError, OverflowError) as e:
                 raise DamageError(f"{bundle} cannot be unpacked: {e}", hint=_AGAIN) from e
+            if take is not None:
+                (aside / BESIDE).mkdir(exist_ok=True)
+                take(aside / BESIDE)
             return _taken_in(store, found)
 
 
@@ -154,11 +172,15 @@ def _is_sound(files: Path, entry: Entry, path: str) -> bool:
 
 
 def _put(tar: tarfile.TarFile, path: Path, name: str) -> None:
+    with path.open("rb") as file:
+        _add(tar, name, file, path.stat().st_size)
+
+
+def _add(tar: tarfile.TarFile, name: str, file: BinaryIO, nbytes: int) -> None:
     """A member that says nothing of owner, mode or time."""
     info = tarfile.TarInfo(name)
-    info.size = path.stat().st_size
-    with path.open("rb") as file:
-        tar.addfile(info, file)
+    info.size = nbytes
+    tar.addfile(info, file)
 
 
 def _unpack(tar: tarfile.TarFile, directory: Path) -> None:

@@ -1,4 +1,6 @@
-"""`mlc-compile cache`: look into the build cache, check it, keep it small, carry it elsewhere."""
+"""`mlc-compile cache`: look into the build cache and the tuning records, check them, keep them
+small, carry them elsewhere.
+"""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,6 +23,7 @@ from mlc_compile.cli.options import (
     TargetQuant,
     Targets,
     library_options,
+    open_records,
     open_store,
     scheme_for,
     size,
@@ -29,18 +32,27 @@ from mlc_compile.cli.options import (
 from mlc_compile.errors import DamageError
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
     from mlc_compile.cache import Store
+    from mlc_compile.cache.check import Damaged
     from mlc_compile.driver.explain import Explained
+    from mlc_compile.records import RecordStore
+    from mlc_compile.records.summary import Summary
 
 LONGEST: Final = 40  # characters of a component's value that people are shown whole
 BEGINNING: Final = 12  # of a longer one: enough to tell digests apart
-Bundle = Annotated[Path, typer.Argument(metavar="FILE", help="A file that holds entries.")]
+Bundle = Annotated[
+    Path, typer.Argument(metavar="FILE", help="A file that holds entries and tuning records.")
+]
 
 
 @output_options
 def stats(output: Output, *, cache_size: CacheSize = CACHE_SIZE) -> None:
     """Show where the cache is, what it holds and how much it may."""
     from mlc_compile.cache.check import count
+    from mlc_compile.records.summary import summarize
 
     store = _opened(output, cache_size)
     counts = count(store)
@@ -49,13 +61,15 @@ def stats(output: Output, *, cache_size: CacheSize = CACHE_SIZE) -> None:
     for one in counts:
         table.add_row(one.level, str(one.entries), f"{one.nbytes / 1e6:,.1f}")
     output.story(f"{store.cache_dir}: {total / 1e6:,.1f} MB of {store.limit / 1e6:,.1f}")
+    tuned = summarize(open_records(output.cache_dir))
     value = {
         "directory": str(store.cache_dir),
         "nbytes": total,
         "limit": store.limit,
         "levels": counts,
+        "records": tuned,
     }
-    output.result(value, table)
+    output.result(value, _with_records(table, tuned))
 
 
 @output_options
@@ -94,35 +108,37 @@ def verify(
     *,
     repair: Annotated[bool, typer.Option("--repair", help="Remove what is damaged.")] = False,
 ) -> None:
-    """Compare every file of the cache with its digest; exit code 6 if one is damaged."""
-    from mlc_compile.cache.check import check
+    """Compare every file and record with its digest; exit code 6 if one is damaged."""
     from mlc_compile.cache.check import repair as remove
 
-    store = _opened(output)
+    store, records = _opened(output), open_records(output.cache_dir)
     total = len(store.directories())
-    with output.progress() as progress:
-        progress.step("reading the cache", total)
-        damaged = []
-        for _directory, found in check(store):
-            progress.advance()
-            if found is not None:
-                damaged.append(found)
+    damaged = _damaged_entries(output, store)
     for one in damaged:
         output.story(f"{one.directory}: {one.reason}")
         if repair:
             remove(store, one.directory)
+    lines = _damaged_lines(records)
+    tuned = len(lines) + sum(len(one.records) for one in records.all())
+    for line in lines:
+        output.story(f"{line['file']}, line {line['line']}: {line['reason']}")
+    if repair:
+        records.compact()
     value = {
         "entries": total,
         "damaged": [{"entry": str(one.directory), "reason": one.reason} for one in damaged],
+        "records": tuned,
+        "damaged_records": lines,
         "repaired": repair,
     }
     removed = ", which were removed" if repair and damaged else ""
-    output.result(value, f"{total} entries, {len(damaged)} damaged{removed}")
-    if damaged and not repair:
-        raise DamageError(
-            f"{len(damaged)} of {total} entries of the cache are damaged",
-            hint="run `mlc-compile cache verify --repair`; builds make them again",
-        )
+    told = f"{total} entries, {len(damaged)} damaged{removed}"
+    if tuned:
+        gone = ", which were removed" if repair and lines else ""
+        told += f"; {tuned} tuning records, {len(lines)} damaged{gone}"
+    output.result(value, told)
+    if not repair:
+        _require_sound(len(damaged), total, len(lines), tuned)
 
 
 @output_options
@@ -131,38 +147,58 @@ def gc(
     *,
     max_size: MaxSize = CACHE_SIZE,
 ) -> None:
-    """Remove what served least recently until the rest is small enough."""
+    """Remove what served least recently until the rest is small enough.
+
+    Tuning records stay, whatever their size; what is damaged or repeated among them goes.
+    """
     removed = _opened(output).collect(size(max_size, "--max-size"))
+    lines = open_records(output.cache_dir).compact()
     nbytes = sum(entry.nbytes for entry in removed)
-    value = {"removed": [entry.key.digest for entry in removed], "nbytes": nbytes}
-    output.result(value, f"{len(removed)} entries removed, {nbytes / 1e6:,.1f} MB")
+    value = {
+        "removed": [entry.key.digest for entry in removed],
+        "nbytes": nbytes,
+        "record_lines": lines,
+    }
+    told = f"; {lines} lines of tuning records" if lines else ""
+    output.result(value, f"{len(removed)} entries removed, {nbytes / 1e6:,.1f} MB{told}")
 
 
 @output_options
 def export(output: Output, out: Bundle) -> None:
-    """Write every sound entry into FILE, for another machine."""
+    """Write every sound entry and all tuning records into FILE, for another machine."""
     from mlc_compile.cache.bundle import export_entries
 
     store = _opened(output)
     total = len(store.directories())
-    written = export_entries(store, out)
-    output.story(f"{len(written)} entries, {out.stat().st_size / 1e6:,.1f} MB")
+    records = open_records(output.cache_dir)
+    written = export_entries(store, out, records.files())
+    tuned = sum(len(one.records) for one in records.all())
+    held = f"{len(written)} entries" + (f" and {tuned} tuning records" if tuned else "")
+    output.story(f"{held}, {out.stat().st_size / 1e6:,.1f} MB")
     if len(written) < total:
         left_out = total - len(written)
         output.story(f"{left_out} damaged were left out: see `mlc-compile cache verify`")
-    output.result({"file": str(out), "entries": [e.key.digest for e in written]}, str(out))
+    digests = [entry.key.digest for entry in written]
+    output.result({"file": str(out), "entries": digests, "records": tuned}, str(out))
 
 
 @output_options
 def import_(output: Output, bundle: Bundle, *, cache_size: CacheSize = CACHE_SIZE) -> None:
-    """Take the entries of FILE in: all, or none where one byte is wrong."""
+    """Take the entries and tuning records of FILE in: all, or none where one byte is wrong."""
     from mlc_compile.cache.bundle import import_entries
+    from mlc_compile.records import RecordStore
 
-    store = _opened(output, cache_size)
-    new = import_entries(store, bundle)
+    store, records, merged = (
+        _opened(output, cache_size),
+        open_records(output.cache_dir),
+        list[int](),
+    )
+    new = import_entries(store, bundle, lambda d: merged.append(records.merge(RecordStore(d))))
     for note in store.notes:
         output.story(note)
-    output.result({"entries": [e.key.digest for e in new]}, f"{len(new)} new entries")
+    value = {"entries": [e.key.digest for e in new], "records": sum(merged)}
+    tuned = f", {sum(merged)} new tuning records" if sum(merged) else ""
+    output.result(value, f"{len(new)} new entries{tuned}")
 
 
 CACHE_COMMANDS: Final[dict[str, Callable[..., None]]] = {
@@ -180,6 +216,56 @@ def _opened(output: Output, cache_size: str = CACHE_SIZE) -> "Store":
     store = open_store(output.cache_dir, cache_size)
     store.require()
     return store
+
+
+def _with_records(table: "Table", tuned: "Sequence[Summary]") -> "RenderableType":
+    """Below the levels of the cache what was tuned, if anything was."""
+    if not tuned:
+        return table
+    from rich.console import Group
+
+    below = plain_table(
+        "tuned target", "workloads", "records", "better", "best", folding=["tuned target"]
+    )
+    for one in tuned:
+        best = f"{one.best_speedup:.2f}x" if one.best_speedup else "-"
+        below.add_row(one.title, str(one.workloads), str(one.records), str(one.chosen), best)
+    return Group(table, "", below)
+
+
+def _damaged_entries(output: Output, store: "Store") -> "list[Damaged]":
+    from mlc_compile.cache.check import check
+
+    damaged = []
+    with output.progress() as progress:
+        progress.step("reading the cache", len(store.directories()))
+        for _directory, found in check(store):
+            progress.advance()
+            if found is not None:
+                damaged.append(found)
+    return damaged
+
+
+def _damaged_lines(records: "RecordStore") -> list[dict[str, str | int]]:
+    return [
+        {"file": str(records.path(held.digest)), "line": one.line, "reason": one.reason}
+        for held in records.all()
+        for one in held.dropped
+    ]
+
+
+def _require_sound(damaged: int, entries: int, lines: int, records: int) -> None:
+    """DamageError that counts what is damaged."""
+    if damaged:
+        raise DamageError(
+            f"{damaged} of {entries} entries of the cache are damaged",
+            hint="run `mlc-compile cache verify --repair`; builds make them again",
+        )
+    if lines:
+        raise DamageError(
+            f"{lines} of {records} tuning records are damaged; the others count",
+            hint="run `mlc-compile cache verify --repair`, and tune again what is missing",
+        )
 
 
 def _lines(step: "Explained") -> Sequence[str]:

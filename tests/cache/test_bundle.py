@@ -54,6 +54,33 @@ def test_equal_entries_give_equal_bundles(full, tmp_path):
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
+def test_files_of_others_travel_along_and_are_handed_back(full, tmp_path):
+    beside, taken = {"records/1/x": b"lines\n", "a": b""}, {}
+    export_entries(full, tmp_path / "bundle", beside)
+    other = Store(tmp_path / "other")
+
+    def take(directory):
+        files = (path for path in directory.rglob("*") if path.is_file())
+        taken.update({p.relative_to(directory).as_posix(): p.read_bytes() for p in files})
+
+    import_entries(other, tmp_path / "bundle", take)
+    assert taken == beside
+    assert held(other) == held(full)
+    import_entries(Store(tmp_path / "third"), tmp_path / "bundle")  # nobody asks for them
+
+
+def test_who_takes_them_may_refuse_and_no_entry_is_imported(full, tmp_path):
+    export_entries(full, tmp_path / "bundle", {"a": b"1"})
+    other = Store(tmp_path / "other")
+
+    def refuse(_directory):
+        raise DamageError("no")
+
+    with pytest.raises(DamageError, match="no"):
+        import_entries(other, tmp_path / "bundle", refuse)
+    assert other.held() == ()
+
+
 def test_a_damaged_entry_stays_out_of_the_bundle(full, tmp_path):
     packed = next(d for d in full.directories() if d.parent.name == "packed")
     (packed / FILES / "weights.bin").write_bytes(bytes(4999) + b"\1")

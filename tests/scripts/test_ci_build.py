@@ -64,6 +64,21 @@ def test_a_bundle_carries_the_cache_to_another_machine(ci):
     assert "library cached" in outcomes(fresh)["cpu"]
 
 
+def test_a_lock_file_is_written_kept_and_obeyed(ci):
+    lock = ci.home / "mlc-compile.lock"
+    assert ci("-t", "cpu,cpu-x86-64-v2", "-f", lock).returncode == 0
+    text = lock.read_text()
+    assert text.count('"target": "cpu') == 2
+    assert ci("-l", "-t", "cpu", "-f", lock).returncode == 0
+    assert lock.read_text() == text
+    lock.write_text(text.replace('"limits.context": "512"', '"limits.context": "99"'))
+    ran = ci("-t", "cpu", "-f", lock)
+    assert ran.returncode == 6
+    assert "decisions.limits.context: locked 99, here 512" in ran.stderr
+    assert ci("-u", "-t", "cpu,cpu-x86-64-v2", "-f", lock).returncode == 0
+    assert lock.read_text() == text
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [([], "no target given"), (["-t"], "-t needs a value"), (["-z"], "unknown option -z")],

@@ -1,0 +1,257 @@
+"""`mlc-compile.lock`: what a build was made from, so that the same can be made elsewhere.
+
+    {"format": 1, "builds": [{"model", "quant", "target", "checkpoint", "decisions", "records",
+                              "tools", "results"}]}
+
+One entry for each model, scheme and target, each a table from a name to a digest, a version or
+a value. The file goes into version control: its order is stable, and it holds no path and no
+time. Compilers and wheels stand there by version, since their files differ between platforms;
+whether they gave the same bytes all the same, `results` tells once the build is done.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+import msgspec
+
+from mlc_compile import __version__
+from mlc_compile.artifact import PACKED_WEIGHTS, TENSOR_CACHE, Manifest, Struct, pretty_json
+from mlc_compile.driver.job import Job
+from mlc_compile.driver.keys import Keys, decisions
+from mlc_compile.driver.reuse import Reuse
+from mlc_compile.errors import ConfigError, DamageError, listing
+from mlc_compile.tvm_version import installed
+
+NAME: Final = "mlc-compile.lock"
+FORMAT: Final = 1
+LONGEST: Final = 40  # characters of a value that a message shows
+
+Table = dict[str, str]
+
+
+class Locked(Struct, frozen=True):
+    """One build: where each of its tables differs, the library may."""
+
+    model: str
+    quant: str
+    target: str
+    checkpoint: Table  # file -> sha256
+    decisions: Table  # options and what follows from them; the target's row as one digest
+    records: Table  # library -> digest of the tuning records that are used
+    tools: Table  # distribution or program -> version
+    results: Table  # file -> sha256, and the digest of the neutral weights
+
+    @property
+    def name(self) -> tuple[str, str, str]:
+        """What an entry is found by."""
+        return self.model, self.quant, self.target
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """All tables as one: `tools.apache-tvm` -> its version."""
+        tables = {name: getattr(self, name) for name in TABLES}
+        return {f"{name}.{key}": table[key] for name, table in tables.items() for key in table}
+
+
+TABLES: Final = ("checkpoint", "decisions", "records", "tools", "results")
+
+
+class _File(Struct, frozen=True):
+    format: int
+    builds: tuple[Locked, ...]
+
+
+@dataclass(slots=True)
+class Lock:
+    """A lock file in the hand of one build.
+
+    `frozen`: a build without an entry is an error. `update`: entries are written anew, whatever
+    they say.
+    """
+
+    path: Path
+    frozen: bool = False
+    update: bool = False
+    _now: dict[tuple[str, str, str], Locked] = field(default_factory=dict)
+
+    def check(self, jobs: Sequence[Job], reuse: Reuse) -> None:
+        """Compare what the jobs are made from with what is locked, before anything is made.
+
+        DamageError that names what differs, or what has no entry in a frozen file; ConfigError
+        where `path` can be no lock file.
+        """
+        known = _read(self.path)
+        keys = Keys(reuse.stamps)
+        for job in jobs:
+            now = _inputs(job, keys)
+            self._now[now.name] = now
+            locked = known.get(now.name)
+            if locked is None and self.frozen:
+                raise DamageError(
+                    f"--locked, but {self.path} has no entry for {_told(now)}",
+                    hint="build once without --locked, which adds it",
+                )
+            if locked is not None and not self.update:
+                same = msgspec.structs.replace(locked, results={})
+                _require_equal(self.path, same, now)
+
+    def settle(self, manifests: Sequence[Manifest], reuse: Reuse) -> bool:
+        """Compare the results too, then leave the new entries in the file; whether it changed.
+
+        DamageError where other bytes came out of what is locked.
+        """
+        with reuse.output(self.path):
+            before = _read(self.path)
+            after = dict(before)
+            for manifest in manifests:
+                name = (manifest.model, manifest.quant, manifest.target)
+                made = msgspec.structs.replace(self._now[name], results=_results(manifest))
+                if name in before and not self.update:
+                    _require_equal(self.path, before[name], made)
+                after[name] = made
+            if after != before:
+                _write(self.path, after)
+        return after != before
+
+
+def _inputs(job: Job, keys: Keys) -> Locked:
+    """The entry of a job that was not carried out yet."""
+    library, weights = keys.library(job).parts, keys.weights(job.subject, job.quant).parts
+    decided = decisions(job)
+    row = {name: value for name, value in decided.items() if name.startswith("target.")}
+    chosen = dict(_without("records.", decided))
+    apart = {*row, *(f"records.{name}" for name in chosen), "device_compiler", "quant"}
+    return Locked(
+        model=job.subject.name,
+        quant=job.quant,
+        target=job.target.name,
+        checkpoint=_sorted({**dict(_without("text.", library)), **_checkpoint(weights)}),
+        decisions=_sorted(
+            {
+                **{name: value for name, value in decided.items() if name not in apart},
+                "target": _digest(row),
+                "tied": library["tied"],
+            }
+        ),
+        records=_sorted(chosen),
+        tools=_sorted(_tools(job, {**weights, **library})),
+        results={},
+    )
+
+
+def _checkpoint(weights: Mapping[str, str]) -> Table:
+    return dict(_without("checkpoint.", weights))
+
+
+def _tools(job: Job, parts: Mapping[str, str]) -> Table:
+    """Versions of all that writes: ours with the digest of its code, wheels, linker, compiler."""
+    wheels = {name: installed(name) or "absent" for name, _ in _without("wheel.", parts)}
+    linker = {
+        f"linker.{name}": value
+        for name, value in _without("linker.", parts)
+        if name not in NOT_LOCKED and value not in EMPTY
+    }
+    device = {"device_compiler": job.device_compiler} if job.device_compiler else {}
+    ours = {"mlc-compile": __version__, "mlc-compile.code": parts["code"]}
+    return {**wheels, **linker, **device, **ours}
+
+
+def _results(manifest: Manifest) -> Table:
+    weights = {PACKED_WEIGHTS, TENSOR_CACHE}  # the latter lists shards with their digests
+    wanted = {*weights, *(library.path for library in manifest.libraries)}
+    files = {file.path: file.sha256 for file in manifest.files if file.path in wanted}
+    return _sorted({**files, "weights": manifest.weights_digest or ""})
+
+
+def _require_equal(path: Path, locked: Locked, now: Locked) -> None:
+    """DamageError that names what differs and shows the first."""
+    one, other = locked.facts, now.facts
+    names = sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
+    if not names:
+        return
+    first = names[0]
+    raise DamageError(
+        f"{_told(now)} is not as {path} locks it: {listing(names)} "
+        f"{'differs' if len(names) == 1 else 'differ'} "
+        f"({first}: locked {_short(one.get(first))}, here {_short(other.get(first))})",
+        hint="go back to what is locked, or accept what is here with --update-lock",
+    )
+
+
+def _read(path: Path) -> dict[tuple[str, str, str], Locked]:
+    """The entries of a lock file; none where there is no file yet.
+
+    DamageError for what is no lock file of this format, ConfigError for no file at all.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        if path.parent.is_dir():
+            return {}
+        raise ConfigError(
+            f"{path.parent}, where the lock file goes, is no directory", hint="make it first"
+        ) from None
+    except IsADirectoryError as e:
+        raise ConfigError(
+            f"{path} is a directory, a lock file is a file", hint=f"for example --lockfile {NAME}"
+        ) from e
+    try:
+        found = msgspec.json.decode(data, type=_File)
+    except (msgspec.DecodeError, RecursionError) as e:
+        raise DamageError(f"{path} is no lock file: {e}", hint=_ANEW) from e
+    if found.format != FORMAT:
+        raise DamageError(f"{path} has format {found.format}, ours is {FORMAT}", hint=_ANEW)
+    return {one.name: one for one in found.builds}
+
+
+def _write(path: Path, entries: Mapping[tuple[str, str, str], Locked]) -> None:
+    """Replace the file, or what it links to, as a whole."""
+    place = Path(os.path.realpath(path))
+    aside = place.with_name(f".{uuid4().hex}.partial")
+    try:
+        aside.write_bytes(
+            pretty_json(
+                _File(format=FORMAT, builds=tuple(entries[name] for name in sorted(entries)))
+            )
+        )
+        aside.replace(place)
+    except OSError as e:
+        e.filename = str(path)
+        raise
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _without(prefix: str, parts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for name, value in parts.items():
+        if name.startswith(prefix):
+            yield name.removeprefix(prefix), value
+
+
+def _sorted(table: Mapping[str, str]) -> Table:
+    return dict(sorted(table.items()))
+
+
+def _digest(table: Mapping[str, str]) -> str:
+    return hashlib.sha256(msgspec.json.encode(table, order="sorted")).hexdigest()
+
+
+def _told(entry: Locked) -> str:
+    return f"{entry.model} ({entry.quant}) for {entry.target}"
+
+
+def _short(value: str | None) -> str:
+    """A value in a message; of a digest its beginning is enough."""
+    if value is None:
+        return "nothing"
+    return value if len(value) <= LONGEST else f"{value[:12]}..."
+
+
+NOT_LOCKED: Final = ("program",)  # the linker's file: its version is locked
+EMPTY: Final = ("", "[]", "null")
+_ANEW: Final = "remove it, and build again to write it anew"

@@ -1,0 +1,40 @@
+"""The records that a build uses: of each workload the fastest that beat its default."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from mlc_compile.records.record import Record, Workload, canonical
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A snapshot of one partition: at most one record for a workload and space."""
+
+    records: tuple[Record, ...] = ()
+
+    def find(self, workload: Workload, space: int) -> Record | None:
+        """The record to use; None: the rules' default."""
+        wanted = (workload, space)
+        return next((r for r in self.records if (r.workload, r.space) == wanted), None)
+
+    @property
+    def digest(self) -> str:
+        """sha256 of what was chosen; empty where nothing was, as for a target never tuned."""
+        if not self.records:
+            return ""
+        return hashlib.sha256(canonical(self.records)).hexdigest()
+
+
+NOTHING: Final = Chosen()
+
+
+def choose(records: Iterable[Record]) -> Chosen:
+    """The fastest of each workload and space; of equals always the same, whatever the order."""
+    best: dict[tuple[Workload, int], Record] = {}
+    for record in sorted(records, key=lambda one: (one.microseconds, canonical(one))):
+        if record.wins:
+            best.setdefault((record.workload, record.space), record)
+    ordered = sorted(best.values(), key=lambda one: (one.workload.digest, one.space))
+    return Chosen(tuple(ordered))
