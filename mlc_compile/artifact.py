@@ -52,6 +52,21 @@ class LibraryCheck(Struct, frozen=True):
     prefix: str = ""  # of a static library: what TVM's `system_lib` is asked for
 
 
+class DeviceNeeds(Struct, frozen=True):
+    """What a GPU must offer to run every kernel of a library: the most that any of them takes.
+
+    Sizes are in bytes. How much of one buffer a kernel sees is not in it: the weight plan and
+    the limits say how large buffers are.
+    """
+
+    layout: str  # how the kernels lie in the library: the versions of TVM that read it
+    capabilities: tuple[str, ...]  # SPIR-V's names, sorted
+    threads: int  # in a block
+    local_size: tuple[int, int, int]  # threads of a block along x, y and z
+    shared_bytes: int  # of a block
+    buffers: int  # arguments of a kernel
+
+
 class Library(Struct, frozen=True):
     """A shared library and the CPU features without which it must not be loaded."""
 
@@ -59,6 +74,7 @@ class Library(Struct, frozen=True):
     requires: tuple[str, ...]
     priority: int = 0  # the highest whose requirements are met is loaded
     linked: LibraryCheck | None = None  # None: nothing here could read it
+    device: DeviceNeeds | None = None  # None: there is no device, or its driver decides
 
 
 class Part(Struct, frozen=True):
@@ -81,10 +97,15 @@ class PlannedTensor(Struct, frozen=True):
 
 
 class WeightPlan(Struct, frozen=True):
-    """How the neutral tensors become `weights.bin`; parts are in parameter order."""
+    """How the neutral tensors become `weights.bin`; parts are in parameter order.
+
+    `sharded`: they become MLC's container instead, `tensor-cache.json` and shards, which pages
+    fetch; offsets in one file then mean nothing.
+    """
 
     tensors: tuple[PlannedTensor, ...]
     nbytes: int
+    sharded: bool = False
 
     def digest(self) -> str:
         """sha256 of the canonical encoding: equal plans, equal digests."""
@@ -127,11 +148,15 @@ class Limits(Struct, frozen=True):
 
 
 class Versions(Struct, frozen=True):
-    """What made the directory; a library runs only under the TVM that built it."""
+    """What made the directory; a library runs only under the TVM that built it.
+
+    `web_llm`: of a library that a page runs, the version of the page's JavaScript.
+    """
 
     mlc_compile: str
     tvm: str
     tvm_ffi: str
+    web_llm: str = ""
 
 
 class Check(Struct, frozen=True):

@@ -151,6 +151,41 @@ class Plain:
 
 
 @dataclass(frozen=True, slots=True)
+class Ranges:
+    """`plain`, the first part cut into `count` ranges of rows: for APIs that show a kernel less.
+
+    q_weight u32[n, k/8]  ->  q_weight_0 u32[r, k/8], q_weight_1, .. with r = ceil(n / count)
+    """
+
+    count: int
+
+    @property
+    def name(self) -> str:
+        """plain2, plain3, .."""
+        return f"{Plain().name}{self.count}"
+
+    def shapes(self, neutral: Shapes) -> Shapes:
+        suffix, ((n, *columns), dtype) = next(iter(neutral.items()))
+        rows = range_rows(n, self.count)
+        cut = {
+            f"{suffix}_{i}": ((min(rows, n - i * rows), *columns), dtype) for i in range(self.count)
+        }
+        return {**cut, **{s: neutral[s] for s in neutral if s != suffix}}
+
+    def pack(self, parts: Parts) -> Parts:
+        suffix, whole = next(iter(parts.items()))
+        rows = range_rows(len(whole), self.count)
+        cut = {f"{suffix}_{i}": whole[i * rows : (i + 1) * rows] for i in range(self.count)}
+        rest = {s: a for s, a in parts.items() if s != suffix}
+        return {s: np.ascontiguousarray(a) for s, a in {**cut, **rest}.items()}
+
+    def unpack(self, packed: Parts, neutral: Shapes) -> Parts:
+        suffix = next(iter(neutral))
+        whole = np.concatenate([packed[f"{suffix}_{i}"] for i in range(self.count)])
+        return {s: whole if s == suffix else packed[s] for s in neutral}
+
+
+@dataclass(frozen=True, slots=True)
 class Wide:
     """float32 as stored or widened, for vectors that kernels read as float32 (norm gammas)."""
 
@@ -166,7 +201,26 @@ class Wide:
         return {suffix: a.astype(neutral[suffix][1]) for suffix, a in packed.items()}
 
 
-LAYOUTS: Final[dict[str, Layout]] = {x.name: x for x in (Rows16(), Plain(), Wide())}
+MOST_RANGES: Final = 8
+_CUT: Final = tuple(Ranges(count) for count in range(2, MOST_RANGES + 1))
+_ALL: Final[tuple[Layout, ...]] = (Rows16(), Plain(), Wide(), *_CUT)
+LAYOUTS: Final[dict[str, Layout]] = {x.name: x for x in _ALL}
+
+
+def range_rows(n: int, count: int) -> int:
+    """Rows of each of `count` ranges but the last."""
+    return -(-n // count)
+
+
+def ranges_for(n: int, row_bytes: int, most: int | None) -> int:
+    """Into how many ranges n rows must be cut so that none has more than `most` bytes.
+
+    1, and thus too much, where even MOST_RANGES are not enough.
+    """
+    if most is None:
+        return 1
+    counts = range(1, MOST_RANGES + 1)
+    return next((c for c in counts if range_rows(n, c) * row_bytes <= most), 1)
 
 
 def pair_words(scale_dtype: str) -> int:

@@ -50,6 +50,7 @@ SYSTEMS: Final = (
     ("darwin", "Darwin"),
     ("ios", "iOS"),
     ("windows", "Windows"),
+    ("wasm", "browsers"),
 )
 
 
@@ -95,6 +96,8 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     device: Device | None = None  # None: the host's CPU computes
     vector_bits: int = 128
     vector_registers: int = 16
+    cores: int = 16  # that share a kernel, for estimates: the machine may have any number
+    l2_bytes: int = 262144  # of a core's own cache, or its part of one that cores share
     quant: str = "q4f16_1"  # the scheme where none is asked for
     layout: str = "rows16"  # how weights are packed: a key of layout.LAYOUTS
     kv: KVKind = "flat"
@@ -120,6 +123,16 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def arena(self) -> bool:
         """Whether kernels take tensors that begin inside a buffer: where a pointer can."""
         return self.device is None
+
+    @property
+    def binding_bytes(self) -> int | None:
+        """The most of one buffer that a kernel sees; None: all of it."""
+        return None if self.device is None else self.device.binding_bytes
+
+    @property
+    def page_runs(self) -> bool:
+        """Whether a page's JavaScript runs the library, by functions that it looks up itself."""
+        return self.system == "web"
 
     @property
     def int8_dot(self) -> str | None:

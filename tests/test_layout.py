@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mlc_compile.artifact import ALIGNMENT
-from mlc_compile.layout import LAYOUTS, place
+from mlc_compile.layout import LAYOUTS, place, ranges_for
 from mlc_compile.quant import SCHEMES
 
 ROWS16, WIDE = LAYOUTS["rows16"], LAYOUTS["wide"]
@@ -158,3 +158,29 @@ def test_parts_are_placed_aligned_and_do_not_overlap(offset):
         assert 0 <= part.offset - start < ALIGNMENT
         start = part.offset + part.nbytes
     assert end == start
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("n", [9, 10, 37])
+def test_ranges_of_rows_are_joined_again(n, count):
+    layout, parts = LAYOUTS[f"plain{count}"], int4_parts(n, 64)
+    packed = layout.pack(parts)
+    assert shapes_of(packed) == layout.shapes(shapes_of(parts))
+    assert list(packed) == [*(f"q_weight_{i}" for i in range(count)), "q_scale"]
+    assert sum(len(packed[f"q_weight_{i}"]) for i in range(count)) == n
+    for suffix, array in layout.unpack(packed, shapes_of(parts)).items():
+        np.testing.assert_array_equal(array, parts[suffix])
+
+
+@pytest.mark.parametrize(
+    ("rows", "most", "count"),
+    [
+        pytest.param(100, None, 1, id="no limit"),
+        pytest.param(100, 1000, 1, id="it fits"),
+        pytest.param(100, 999, 2, id="a byte too much"),
+        pytest.param(101, 500, 3, id="a half is rounded up, and too much"),
+        pytest.param(151936, 152 * 1000, 1, id="more ranges than kernels take buffers"),
+    ],
+)
+def test_rows_are_cut_as_often_as_they_must(rows, most, count):
+    assert ranges_for(rows, 10, most) == count

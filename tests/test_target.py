@@ -57,6 +57,23 @@ def test_a_preset_is_consistent(name):
     assert row.zig.split("-")[0] == {"arm64": "aarch64"}.get(row.arch, row.arch)
 
 
+# What Vulkan 1.1 promises of every device (its specification, "Required Limits").
+PROMISED = {"shared_bytes": 16384, "binding_bytes": 1 << 27, "grid": 65535}
+VULKAN = [name for name in PRESETS if find_target(name).backend == "vulkan"]
+
+
+@pytest.mark.parametrize("name", VULKAN)
+def test_a_vulkan_row_is_at_least_the_generic_one(name):
+    least, device = find_target("vulkan").device, find_target(name).device
+    for limit, promised in PROMISED.items():
+        assert getattr(least, limit) == promised
+        assert getattr(device, limit) >= promised
+    assert device.threads >= least.threads
+    assert device.buffers is None or device.buffers >= least.buffers
+    assert device.subgroup == 1, "no driver promises one size"
+    assert device.binding_bytes < 1 << 32, "a binding's size is a uint32"
+
+
 @pytest.mark.parametrize(
     ("name", "near"),
     [("cpu-x86-64-v5", "cpu-x86-64-v4"), ("cpuu", "cpu"), ("CPU", "cpu"), ("apple-m1", "m1")],

@@ -142,6 +142,12 @@ class TensorCache:
         except (msgspec.DecodeError, RecursionError) as e:
             raise DamageError(f"{directory / TENSOR_CACHE}: {e}", hint=_AGAIN) from e
         self._places = {r.name: (s, r) for s in index.records for r in s.records}
+        self._metadata = index.metadata
+
+    @property
+    def parameters(self) -> int:
+        """The model's number of weights."""
+        return round(self._metadata["ParamBytes"] * 8 / self._metadata["BitsPerParam"])
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from mlc_compile.artifact import (
     MANIFEST,
-    PACKED_WEIGHTS,
     PROOF,
     File,
     Manifest,
@@ -33,7 +32,8 @@ from mlc_compile.driver.convert import convert_into
 from mlc_compile.driver.decide import decide
 from mlc_compile.driver.files import link_file, make_plain
 from mlc_compile.driver.job import DEFAULTS, Job, Options
-from mlc_compile.driver.pack import pack_weights
+from mlc_compile.driver.lockfile import Lock
+from mlc_compile.driver.pack import pack_weights, packed_files
 from mlc_compile.driver.prove import known_check, proven
 from mlc_compile.driver.reuse import Kernels, Outcome, Reuse
 from mlc_compile.driver.subject import Subject, read_subject, require_weights
@@ -94,12 +94,14 @@ def build(
     options: Options = DEFAULTS,
     progress: Progress = SILENT,
     reuse: Reuse | None = None,
+    lock: Lock | None = None,
 ) -> Build:
     """Build the model in `model` for each target under `out`; all that can fail early does.
 
     Without `reuse` everything is made anew. Raises what `convert` and `compile` raise,
     TargetError where a library for this machine does not reproduce the reference logits (such
-    an artifact is not left behind), DamageError where a step must be in the cache and is not.
+    an artifact is not left behind), DamageError where the cache lacks what it must have, or
+    something is not as `lock` says.
     """
     find_scheme(quant)
     clock, reuse = Clock(progress), reuse or Reuse()
@@ -114,12 +116,16 @@ def build(
     for name in (WEIGHTS, *(target.name for target in targets)):
         refuse_foreign(home / name)
     try:
+        if lock is not None:
+            lock.check(jobs, reuse)
         _require_code(jobs, reuse)
         with clock.timed("converting"):
             weights = _weights(subject, quant, home / WEIGHTS, reuse, progress)
         built: list[Built] = []
         for job in jobs:
             built.append(_build_one(job, home / job.target.name, weights, clock, reuse, built))
+        if lock is not None:
+            lock.settle([one.manifest for one in built], reuse)
     finally:
         reuse.close()
     return Build(tuple(built), clock.seconds, weights.outcome, reuse.notes)
@@ -209,7 +215,7 @@ def _expected(
     packed = reuse.look_up(lambda keys: keys.packed(weights.manifest.digest, plan))
     if packed is None:
         return None, {}
-    manifest = finished(compiled, weights.manifest, packed.file(PACKED_WEIGHTS))
+    manifest = finished(compiled, weights.manifest, packed.files)
     known = known_check(manifest, reuse)
     if known is None:
         return None, {}
@@ -253,25 +259,28 @@ def _pack(
     clock: Clock,
     reuse: Reuse,
     before: Sequence[Built],
-) -> tuple[File, Outcome]:
+) -> tuple[tuple[File, ...], Outcome]:
     """Pack, or link to what an earlier target of this build has by the same plan."""
+    names = packed_files(manifest.plan)
     twin = next((b for b in before if b.manifest.plan_digest == manifest.plan_digest), None)
     if twin is not None:
-        packed = next(file for file in twin.manifest.files if file.path == PACKED_WEIGHTS)
-        if link_file(packed, twin.directory, scratch, reuse):
+        packed = tuple(file for file in twin.manifest.files if file.path in names)
+        if all(link_file(file, twin.directory, scratch, reuse) for file in packed):
             return packed, twin.steps["packed"]
+        for name in names:
+            (scratch / name).unlink(missing_ok=True)
     plan = manifest.plan_digest
     with reuse.step(lambda keys: keys.packed(weights.manifest.digest, plan)) as step:
         if step.entry is not None:
-            packed = step.entry.file(PACKED_WEIGHTS)
+            packed = step.entry.files
             clock.progress.step("restoring the packed weights")
             if step.restore(scratch):
                 return packed, step.outcome
         tensors = TensorCache(weights.directory, verify=not weights.trusted)
         pack_weights(manifest.plan, tensors, scratch, clock.progress)
         _require_same(weights)
-        packed = describe(scratch / PACKED_WEIGHTS, PACKED_WEIGHTS)
-        step.keep(scratch, (packed,))
+        packed = tuple(describe(scratch / name, name) for name in names)
+        step.keep(scratch, packed)
         return packed, step.outcome
 
 
@@ -284,10 +293,10 @@ def _require_same(weights: Weights) -> None:
         )
 
 
-def finished(compiled: Manifest, weights: WeightsManifest, packed: File) -> Manifest:
+def finished(compiled: Manifest, weights: WeightsManifest, packed: tuple[File, ...]) -> Manifest:
     """The manifest with weights and proof, in the order of `list_files`."""
     proof = next(file for file in weights.files if file.path == PROOF)
-    files = sorted((*compiled.files, packed, proof), key=lambda file: Path(file.path))
+    files = sorted((*compiled.files, *packed, proof), key=lambda file: Path(file.path))
     return replace(compiled, weights_digest=weights.digest, files=tuple(files))
 
 

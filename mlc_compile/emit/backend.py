@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+from mlc_compile.artifact import DeviceNeeds
 from mlc_compile.emit.cuda.compiler import CudaCompiler
 from mlc_compile.emit.cuda.resources import Resources
 from mlc_compile.emit.cuda.toolchain import find_compiler
 from mlc_compile.emit.link.linker import Linker
+from mlc_compile.emit.vulkan.shaders import ShaderFacts
+from mlc_compile.emit.wasm.runtime import require_sources
 from mlc_compile.errors import TargetError, listing
 from mlc_compile.target import Backend, Device, Target
 
@@ -22,15 +25,19 @@ EMITTERS: Final[dict[Backend, str]] = {
     "cpu": "mlc_compile.emit.cpu",
     "cuda": "mlc_compile.emit.cuda.emitter",
     "metal": "mlc_compile.emit.metal",
+    "vulkan": "mlc_compile.emit.vulkan.emitter",
+    "webgpu": "mlc_compile.emit.webgpu",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """What there is to tell of a library: of each kernel, where a compiler says what it takes."""
+    """What there is to tell of a library: of each kernel what it takes, where that is known."""
 
-    resources: tuple[Resources, ...] = ()
+    resources: tuple[Resources, ...] = ()  # as CUDA's compiler says
     events: "tuple[Event, ...]" = ()
+    shaders: tuple[ShaderFacts, ...] = ()  # as we wrote them
+    needs: DeviceNeeds | None = None  # of all of them
 
 
 class Emitter(Protocol):
@@ -43,13 +50,25 @@ class Emitter(Protocol):
         """Write the library of a module that went through all phases."""
 
 
+# Backends whose libraries hold more than what is generated: an error where that is not here.
+INGREDIENTS: Final[dict[Backend, Callable[[], None]]] = {"webgpu": require_sources}
+
+
 def require_emitter(target: Target) -> None:
-    """TargetError if this version emits nothing for the target's backend."""
+    """TargetError if this version emits nothing for the target's backend, or lacks what for."""
     if target.backend not in EMITTERS:
         raise TargetError(
             f"target {target.name}: this version emits no {target.backend} libraries",
             hint=f"it emits {listing(list(EMITTERS))}; see `mlc-compile targets`",
         )
+    require_ingredients(target)
+
+
+def require_ingredients(target: Target) -> None:
+    """TargetError if the installed wheels lack what a library of the target's backend holds."""
+    require = INGREDIENTS.get(target.backend)
+    if require is not None:
+        require()
 
 
 # Backends whose kernels we compile ourselves: the compiler, or an error that tells why not.

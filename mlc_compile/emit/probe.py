@@ -9,10 +9,11 @@ from typing import Final, Literal
 
 import msgspec
 
-from mlc_compile.emit.backend import EMITTERS
+from mlc_compile.emit.backend import EMITTERS, require_ingredients
 from mlc_compile.emit.cuda import toolchain
 from mlc_compile.emit.link.linker import C_COMPILERS, Linker, find_linker, zig_program
 from mlc_compile.emit.tool import first_line
+from mlc_compile.emit.vulkan import devices as vulkan
 from mlc_compile.errors import TargetError, listing
 from mlc_compile.target import Backend, Target, missing_features, triple_mismatch
 from mlc_compile.tvm_version import installed
@@ -75,6 +76,7 @@ def ability(target: Target) -> Ability:
         return Ability(target.name, "nothing", (), absent, absent)
     try:
         found.append(linker_version(find_linker(target)))
+        require_ingredients(target)
     except TargetError as e:
         to_emit.append(Missing(str(e), e.hint))
     to_run = [*_not_this_machine(target)]
@@ -114,10 +116,24 @@ def _cuda(target: Target, found: list[str], to_emit: list[Missing], to_run: list
         to_run.append(Missing(seen.run_missing, seen.run_fix))
 
 
+def _vulkan(
+    target: Target, _found: list[str], _to_emit: list[Missing], to_run: list[Missing]
+) -> None:
+    """We write the kernels ourselves, so only running them needs more; drivers of this machine
+    are not asked about another's.
+    """
+    if to_run:
+        return
+    assert target.device is not None
+    lack = vulkan.lacking(target.device)
+    if lack is not None:
+        to_run.append(Missing(lack.what, lack.fix))
+
+
 # Backends whose devices need more than a linker and the host's CPU; each adds to the lists.
 # Metal needs nothing: its source is compiled by the system of the device, which is the host's.
 DeviceProbe = Callable[[Target, list[str], list[Missing], list[Missing]], None]
-DEVICES: Final[dict[Backend, DeviceProbe]] = {"cuda": _cuda}
+DEVICES: Final[dict[Backend, DeviceProbe]] = {"cuda": _cuda, "vulkan": _vulkan}
 
 
 def _compiler() -> str:

@@ -19,13 +19,22 @@ from mlc_compile.target import Device, Target
 
 
 def _matmul(call: relax.Call, target: Target) -> Kernel:
-    x, w = call.args[0], ops.Matrix.of(call)
+    x, w, source = call.args[0], ops.Matrix.of(call), ops.Source.of(call)
     device, dtype = _device(target), x.ty.dtype
-    codec = codec_of(w.scheme, w.n, int(ops.shape_of(x)[-1]))
+    codec = codec_of(w.scheme, w.n, source.k, target.binding_bytes)
     residual, swiglu = bool(call.attrs["residual"]), bool(call.attrs["swiglu"])
     if ops.is_one_row(x):
-        func = gemv.gemv(codec, w.n, device, x_dtype=dtype, residual=residual, swiglu=swiglu)
+        func = gemv.gemv(
+            codec,
+            w.n,
+            device,
+            x_dtype=dtype,
+            source=SOURCES[source.kind](source.eps),
+            residual=residual,
+            swiglu=swiglu,
+        )
         return plain("gemv", func, call)
+    assert source.kind == "plain", "FuseRMSNormLinear leaves several rows on a GPU"
     func = gemm.gemm(
         codec,
         w.n,
@@ -38,23 +47,9 @@ def _matmul(call: relax.Call, target: Target) -> Kernel:
     return plain("gemm", func, call)
 
 
-def _gemv(call: relax.Call, target: Target) -> Kernel:
-    source, w = ops.Source.of(call), ops.Matrix.of(call)
-    func = gemv.gemv(
-        codec_of(w.scheme, w.n, source.k),
-        w.n,
-        _device(target),
-        x_dtype=call.args[0].ty.dtype,
-        source=SOURCES[source.kind](source.eps),
-        residual=bool(call.attrs["residual"]),
-        swiglu=bool(call.attrs["swiglu"]),
-    )
-    return plain("gemv", func, call)
-
-
 def _take(call: relax.Call, target: Target) -> Kernel:
     w = ops.Matrix.of(call)
-    codec = codec_of(w.scheme, w.n, int(call.attrs["k"]))
+    codec = codec_of(w.scheme, w.n, int(call.attrs["k"]), target.binding_bytes)
     return plain("take", embedding.take(codec, _device(target)), call)
 
 
@@ -84,7 +79,6 @@ SOURCES: Final[dict[str, Callable[[float], Source]]] = {  # by ops.Source.kind; 
 
 RULES: Final[dict[str, Rule]] = {
     "mlc.quantized_matmul": _matmul,
-    "mlc.quantized_gemv": _gemv,
     "mlc.quantized_take": _take,
     "mlc.swiglu": _swiglu,
     "mlc.qk_norm": _qk_norm,

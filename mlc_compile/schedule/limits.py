@@ -24,11 +24,16 @@ HINT: Final = "the model's shapes are too large for this target's kernels: choos
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What one launch asks for: blocks along x, threads of a block, bytes that they share."""
+    """What one launch asks for: blocks along x, threads of a block, bytes that they share.
+
+    `arguments` are the buffers that it reads or writes: of those of its function the others are
+    not bound to it.
+    """
 
     blocks: int
     threads: int
     shared_bytes: int
+    arguments: tuple[Any, ...] = ()
 
 
 def require_limits(mod: IRModule, target: Target) -> None:
@@ -56,10 +61,10 @@ def _excesses(func: tirx.PrimFunc, device: Device) -> Iterator[tuple[str, int, i
         yield from _over("blocks along x", taken.blocks, device.grid)
         yield from _over("threads a block", taken.threads, device.threads)
         yield from _over("bytes of shared memory", taken.shared_bytes, device.shared_bytes)
-    buffers = [param for param in func.params if tirx.is_buffer_var(param)]
-    yield from _over("buffers", len(buffers), device.buffers)
-    for param in buffers:
-        yield from _over(f"bytes in argument {param.name}", _nbytes(param), device.binding_bytes)
+        yield from _over("buffers", len(taken.arguments), device.buffers)
+        for param in taken.arguments:
+            what = f"bytes in argument {param.name}"
+            yield from _over(what, _nbytes(param), device.binding_bytes)
 
 
 def _over(what: str, asked: int, most: int | None) -> Iterator[tuple[str, int, int]]:
@@ -99,7 +104,9 @@ def _taken(launch: Any) -> Taken:
         extents[tag] = max(extents.get(tag, 1), extent)
         shared += sum(_nbytes(b) for b in _allocated(stmt) if str(b.scope()).startswith(SHARED))
     threads = math.prod(extent for tag, extent in extents.items() if tag.startswith(THREAD))
-    return Taken(extents.get(BLOCK, 1), threads, shared)
+    used = tirx.analysis.undefined_vars(launch, [])
+    buffers = tuple(var for var in used if tirx.is_buffer_var(var))
+    return Taken(extents.get(BLOCK, 1), threads, shared, buffers)
 
 
 def _binding(stmt: Any) -> tuple[str, int] | None:

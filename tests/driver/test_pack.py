@@ -1,10 +1,14 @@
 """A weight plan carried out: sources joined by rows, packed, each part at its offset."""
 
+import json
+
+import msgspec
 import numpy as np
 import pytest
 
-from mlc_compile.artifact import PlannedTensor, WeightPlan
-from mlc_compile.driver.pack import pack_weights
+from mlc_compile.artifact import TENSOR_CACHE, PlannedTensor, WeightPlan
+from mlc_compile.checkpoint import TensorCache, tensor_cache
+from mlc_compile.driver.pack import pack_weights, packed_files
 from mlc_compile.layout import LAYOUTS, place
 from mlc_compile.progress import SILENT
 
@@ -33,6 +37,7 @@ class Stored:
     """As much of a TensorCache as packing reads."""
 
     names = tuple(STORED)
+    parameters = 1234
 
     def read(self, name):
         return STORED[name]
@@ -79,3 +84,38 @@ def test_the_file_has_the_planned_size_and_zeros_between_parts(plan, packed):
     gap = packed[12 : plan.tensors[1].parts[0].offset]
     assert len(gap) == 52
     assert not any(gap)
+
+
+@pytest.fixture
+def sharded(plan, tmp_path, monkeypatch):
+    """The same plan for a page, in shards of at most 200 bytes."""
+    monkeypatch.setattr(tensor_cache, "SHARD_BYTES", 200)
+    plan = msgspec.structs.replace(plan, sharded=True)
+    pack_weights(plan, Stored(), tmp_path, SILENT)
+    return plan
+
+
+def test_shards_are_mlc_s_container_of_the_plan_s_parts(sharded, tmp_path):
+    cache = TensorCache(tmp_path, verify=False)
+    parts = [part for tensor in sharded.tensors for part in tensor.parts]
+    assert cache.names == tuple(part.name for part in parts)
+    assert [(cache.shape(p.name), cache.dtype(p.name)) for p in parts] == [
+        (p.shape, p.dtype) for p in parts
+    ]
+    packed = LAYOUTS["wide"].pack({"weight": STORED["a.gamma.weight"]})
+    np.testing.assert_array_equal(cache.read("a.gamma.weight"), packed["weight"])
+    assert cache.parameters == Stored.parameters
+
+
+def test_the_files_that_are_written_are_those_that_are_told(sharded, tmp_path):
+    written = {path.name for path in tmp_path.iterdir()}
+    assert written == set(packed_files(sharded))
+    index = json.loads((tmp_path / TENSOR_CACHE).read_bytes())
+    assert [shard["dataPath"] for shard in index["records"]] == list(packed_files(sharded)[:-1])
+    for shard in index["records"]:
+        assert (tmp_path / shard["dataPath"]).stat().st_size == shard["nbytes"]
+
+
+def test_a_plan_for_shards_is_another_plan(plan, sharded):
+    assert plan.digest() != sharded.digest()
+    assert packed_files(plan) == ("weights.bin",)

@@ -6,11 +6,13 @@ import shutil
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
 from mlc_compile.emit import probe
 from mlc_compile.emit.link import linker
 from mlc_compile.emit.probe import Missing, ability, tools
+from mlc_compile.emit.vulkan import devices
 from mlc_compile.target import find_target, missing_features, target_names
 
 CROSS_FIX = "pip install 'mlc_compile[cross]'"
@@ -68,6 +70,26 @@ def test_without_a_linker_metal_gives_its_source_alone(machine, packages, what, 
     (missing,) = seen.to_emit
     assert what in missing.what
     assert missing.fix.startswith(fix)
+
+
+def test_a_vulkan_library_needs_no_more_than_a_linker_and_to_run_a_device(machine, monkeypatch):
+    machine("cc")
+    lack = devices.Lack("there is no Vulkan loader (libvulkan)", "apt-get install libvulkan1")
+    monkeypatch.setattr(devices, "missing", lambda: lack)
+    here = msgspec.structs.replace(find_target("vulkan"), requires=())
+    seen = ability(here)
+    assert (seen.emit, seen.to_emit) == ("library", ())
+    assert seen.to_run == (Missing(lack.what, lack.fix),)
+
+
+def test_drivers_of_this_machine_are_not_asked_about_another_s(machine, monkeypatch):
+    def ask(_wanted):
+        raise AssertionError("a driver was asked")
+
+    machine(ziglang="0.17.1", lief="1.0.0")
+    monkeypatch.setattr(devices, "lacking", ask)
+    (reason,) = ability(find_target("vulkan-android")).to_run
+    assert "it is for aarch64 Android" in reason.what
 
 
 def test_without_a_linker_a_cpu_target_gives_nothing(machine):

@@ -7,6 +7,7 @@ from tvm import s_tir, te
 
 from mlc_compile.errors import TargetError
 from mlc_compile.schedule.kernels.gpu import norm
+from mlc_compile.schedule.kernels.gpu.sampler import sample
 from mlc_compile.schedule.limits import Taken, launches_of, require_limits
 from mlc_compile.target import find_target
 
@@ -77,6 +78,16 @@ def test_a_kernel_over_a_limit_is_refused_by_name(module, limits, message):
         require_limits(module, row(**limits))
     assert "cuda-sm80" in str(refused.value)
     assert refused.value.hint
+
+
+def test_buffers_that_a_launch_does_not_touch_are_not_bound_to_it(module):
+    """A sampler's launches share its function's arguments, and none uses all."""
+    func = sample(700, find_target("webgpu").device)
+    most = max(len(taken.arguments) for taken in launches_of(func))
+    assert 3 <= most < len(func.params)
+    require_limits(tvm.IRModule({"sample": func}), row(buffers=most))
+    with pytest.raises(TargetError, match=f"takes {most} buffers, the device allows {most - 1}"):
+        require_limits(tvm.IRModule({"sample": func}), row(buffers=most - 1))
 
 
 def test_a_grid_that_is_too_long_is_refused():

@@ -1,7 +1,7 @@
 """What a library or object file says of itself: format, machine, what it asks of whom.
 
-Read with `lief`, which comes with the `cross` extra; symbols are spelled as in C, without
-Mach-O's leading underscore.
+Read with `lief`, which comes with the `cross` extra, and WebAssembly by ourselves; symbols are
+spelled as in C, without Mach-O's leading underscore.
 """
 
 import importlib.util
@@ -11,13 +11,14 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from mlc_compile.emit.wasm.module import MAGIC, read_module
 from mlc_compile.errors import TargetError
 
 if TYPE_CHECKING:
     import lief
 
 REPORT_HINT: Final = "report it with the output of `mlc-compile doctor`"
-Format = Literal["ELF", "Mach-O", "PE", "COFF"]
+Format = Literal["ELF", "Mach-O", "PE", "COFF", "WebAssembly"]
 ARCHS: Final = {"X86_64": "x86_64", "AMD64": "x86_64", "AARCH64": "aarch64", "ARM64": "aarch64"}
 ARCHIVE: Final = b"!<arch>\n"
 # Mach-O, mach-o/nlist.h: bits of a symbol's type, and the ordinals that name no library.
@@ -57,6 +58,8 @@ def can_read() -> bool:
 
 def read(content: bytes, name: str) -> Binary:
     """The binary in `content`; TargetError if it is none that we emit. `name` is for the error."""
+    if content.startswith(MAGIC):
+        return _wasm(content, name)
     import lief
 
     lief.logging.disable()  # else it writes to stderr about what it only skips
@@ -69,7 +72,7 @@ def read(content: bytes, name: str) -> Binary:
     }
     if type(parsed) not in readers:
         raise TargetError(
-            f"{name} is no ELF, Mach-O or PE file",
+            f"{name} is no ELF, Mach-O, PE or WebAssembly file",
             hint=f"the linker wrote something else; {REPORT_HINT}",
         )
     return readers[type(parsed)](parsed)
@@ -106,6 +109,21 @@ def undefined(objects: Iterable[Binary]) -> tuple[str, ...]:
 def read_objects(paths: Sequence[str]) -> list[Binary]:
     """`read` of object files."""
     return [read(Path(path).read_bytes(), Path(path).name) for path in paths]
+
+
+def _wasm(content: bytes, name: str) -> Binary:
+    """Its libraries are the modules that it imports from; ours have addresses of 32 bits."""
+    try:
+        module = read_module(content)
+    except ValueError as e:
+        raise TargetError(f"{name} is no whole WebAssembly module: {e}", hint=REPORT_HINT) from None
+    return Binary(
+        format="WebAssembly",
+        arch="wasm32",
+        imports=tuple(Import(asked, library=owner) for owner, asked in module.imports),
+        defines=frozenset(module.exports),
+        needed=tuple(sorted({owner for owner, _ in module.imports})),
+    )
 
 
 def _elf(parsed: "lief.ELF.Binary") -> Binary:

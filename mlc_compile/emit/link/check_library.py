@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -26,6 +26,7 @@ from mlc_compile.emit.link.binary import (
 )
 from mlc_compile.emit.link.stand_ins import WINDOWS_DLL
 from mlc_compile.emit.link.symbols import FFI, OF_SYSTEM
+from mlc_compile.emit.wasm.abi import EXPORTS, IMPORTS
 from mlc_compile.errors import TargetError, listing
 from mlc_compile.target import ARCHS, HOST, System, Target
 
@@ -44,6 +45,8 @@ class Expected:
     needed: frozenset[str]  # at most these
     oldest: str = ""  # how a version of the system is called
     own_name: str = ""  # before the file name, in what the library calls itself; "": any
+    exports: frozenset[str] = frozenset()  # all of these; empty: what TVM's loader looks for
+    imports: Mapping[str, frozenset[str]] | None = None  # by library, if these are all it has
 
 
 EXPECTED: Final[dict[System, Expected]] = {
@@ -52,6 +55,7 @@ EXPECTED: Final[dict[System, Expected]] = {
     "macos": Expected("Mach-O", frozenset({"/usr/lib/libSystem.B.dylib"}), "macOS", "@rpath/{}"),
     "ios": Expected("Mach-O", frozenset(), "iOS"),
     "windows": Expected("PE", frozenset({WINDOWS_DLL, "KERNEL32.dll"}), "Windows"),
+    "web": Expected("WebAssembly", frozenset(IMPORTS), exports=EXPORTS, imports=IMPORTS),
 }
 
 # A whole string in the file that is an absolute path, of Unix or Windows; the systems' own
@@ -116,8 +120,14 @@ def _may_be_loaded(name: str, expected: Expected) -> bool:
 
 
 def _check_loads(binaries: Iterable[Binary], archive: bool, path: Path, target: Target) -> None:
-    """TVM's loader finds something in it; Apple silicon runs no unsigned code."""
+    """Its loader finds what it looks for; Apple silicon runs no unsigned code."""
     together = list(binaries)
+    wanted = EXPECTED[target.system].exports
+    if wanted:
+        missing = sorted(wanted.difference(*(one.defines for one in together)))
+        if missing:
+            raise _refused(path, target, "lacks " + listing(missing), "all that the page calls")
+        return
     if not any(name.startswith(EXPORT) for one in together for name in one.defines):
         raise _refused(path, target, "exports no function", f"names that begin with {EXPORT}")
     if target.system == "macos" and not archive and not all(one.signed for one in together):
@@ -136,7 +146,11 @@ def _check_symbols(imports: Iterable[Import], path: Path, target: Target) -> Non
     for asked in imports:
         if not _somebody_has(asked, target.system):
             whose = f" of {asked.library}" if asked.library else ""
-            wanted = "only functions of TVM's runtime, libc and libm"
+            wanted = (
+                "only functions of TVM's runtime, libc and libm"
+                if EXPECTED[target.system].imports is None
+                else "only functions that the page provides"
+            )
             raise _refused(path, target, f"asks for {asked.symbol}{whose}", wanted)
 
 
@@ -146,6 +160,9 @@ def _somebody_has(asked: Import, system: System) -> bool:
     A version or an import table says that the linker found it in a library of the system;
     else it must be TVM's, or known to the system. A weak one may be absent.
     """
+    complete = EXPECTED[system].imports
+    if complete is not None:
+        return asked.symbol in complete.get(asked.library, frozenset())
     found = bool(asked.version) or system == "windows"
     if asked.symbol in FFI:
         return not asked.version and asked.library in {"", WINDOWS_DLL}

@@ -19,6 +19,7 @@ from typing import Final
 from mlc_compile.emit.link.binary import can_read, read_objects, undefined
 from mlc_compile.emit.link.stand_ins import STAND_INS
 from mlc_compile.emit.tool import run_tool
+from mlc_compile.emit.wasm.abi import FUNCTIONS
 from mlc_compile.errors import TargetError
 from mlc_compile.target import System, Target, triple_mismatch
 from mlc_compile.tvm_version import installed
@@ -58,6 +59,18 @@ CROSS: Final[dict[System, Way]] = {
         # Pages of 16 KiB: what Android 15 asks of native libraries.
         ("-shared", "-nostdlib", "-s", f"-Wl,-soname,{NAME}", "-Wl,-z,max-page-size=16384")
     ),
+    "web": Way(
+        (
+            "-O3",
+            "-s",
+            "-mexec-model=reactor",  # a library: its constructors run when the page says so
+            "-Wl,--import-symbols",  # what nobody has the check of imports names
+            "-Wl,--initial-memory=167772160",
+            "-Wl,-z,stack-size=8388608",
+            *(f"-Wl,--export={name}" for name in FUNCTIONS),
+        ),
+        tool="c++",
+    ),
 }
 
 # What zig builds before the first link for a system, and keeps: told before, lest we seem to hang.
@@ -65,6 +78,7 @@ FIRST_LINK: Final[dict[System, str]] = {
     "linux": "some seconds",
     "macos": "a quarter of a minute",
     "windows": "a minute",
+    "web": "a minute",
 }
 
 
@@ -194,11 +208,11 @@ def _zig(target: Target) -> Linker | None:
         output=way.output,
         stands_in=system if system in STAND_INS else None,
         first=f"linking for {target.zig} takes {slow} the first time" if slow else "",
-        mark=_zig_cache() / "mlc_compile" / f"{_dotted(version)}-{target.zig}" if slow else None,
+        mark=zig_cache() / "mlc_compile" / f"{_dotted(version)}-{target.zig}" if slow else None,
     )
 
 
-def _zig_cache() -> Path:
+def zig_cache() -> Path:
     """Where zig keeps what it builds, unless its own rules for this system differ."""
     given = os.environ.get("ZIG_GLOBAL_CACHE_DIR")
     if given:

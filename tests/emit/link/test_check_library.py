@@ -195,7 +195,7 @@ def test_apple_silicon_gets_no_unsigned_code(assembled):
 def test_what_is_no_library_is_refused(tmp_path):
     path = tmp_path / "lib.so"
     path.write_bytes(b"<html>not found</html>")
-    with pytest.raises(TargetError, match=r"lib\.so is no ELF, Mach-O or PE file"):
+    with pytest.raises(TargetError, match=r"lib\.so is no ELF, Mach-O, PE or WebAssembly"):
         check_library(path, find_target("cpu"))
 
 

@@ -16,7 +16,7 @@ from mlc_compile.errors import TargetError
 from mlc_compile.target import find_target, target_names
 
 ROWS = [find_target(n) for n in target_names() if n != "cpu"]
-LINKED = [row for row in ROWS if row.system != "web"]
+TOOLS = {"lib.a": "ar", "lib.wasm": "c++"}  # zig's, where it is not cc
 
 
 @pytest.fixture
@@ -115,6 +115,18 @@ def test_a_library_that_could_not_be_checked_is_not_begun(tools, system):
     assert error.value.exit_code == 4
 
 
+@pytest.mark.parametrize(
+    ("zig", "message"),
+    [(None, "no linker for webgpu: zig is needed"), ("0.14.1", "zig 0.14.1 is too old")],
+)
+def test_without_a_zig_that_will_do_there_is_no_library_for_browsers(tools, zig, message):
+    tools("cc", zig=zig)
+    with pytest.raises(TargetError, match=message) as error:
+        find_linker(find_target("webgpu"))
+    assert error.value.exit_code == 4
+    assert error.value.hint.startswith("pip install")
+
+
 def test_without_any_tool_this_machine_is_refused_too(tools):
     tools(zig=None)
     with pytest.raises(TargetError, match="a C compiler or zig is needed"):
@@ -138,12 +150,12 @@ def test_native_means_this_format_and_instruction_set(system, name, machine, pre
     assert bool(native) is bool(prefix)
 
 
-@pytest.mark.parametrize("row", LINKED, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_zig_has_a_way_to_every_target(tools, system, row):
     system("Plan 9", "alpha")
     tools(zig="0.17.1")
     command = find_linker(row).command
-    made = "ar" if row.library.endswith(".a") else "cc"
+    made = TOOLS.get(row.library, "cc")
     assert command[:4] == (sys.executable, "-m", "ziglang", made)
     assert ("-shared" in command) is (made == "cc")
 

@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+import numpy as np
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from mlc_compile.layout import GROUP, NIBBLES, ZERO_POINT
+from mlc_compile.layout import GROUP, NIBBLES, ZERO_POINT, range_rows, ranges_for
 from mlc_compile.quant import SCHEMES
 from mlc_compile.quant.int4 import Int4Group
 from mlc_compile.quant.plain import Plain
@@ -78,12 +79,60 @@ class Codec(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Ranges:
+    """The first part of a weight, [n, columns], in `count` buffers of so many rows each.
+
+    A kernel sees no more of one buffer than some APIs show; see layout.Ranges.
+    """
+
+    n: int
+    columns: int
+    dtype: str
+    most: int | None
+
+    @property
+    def count(self) -> int:
+        """How many buffers there are."""
+        return ranges_for(self.n, self.columns * np.dtype(self.dtype).itemsize, self.most)
+
+    @property
+    def rows(self) -> int:
+        """Of each buffer but the last."""
+        return range_rows(self.n, self.count)
+
+    def arguments(self, name: str) -> list[Buffer]:
+        """Declare the buffers."""
+        return [
+            v.argument(
+                name if self.count == 1 else f"{name}_{i}",
+                (min(self.rows, self.n - i * self.rows), self.columns),
+                self.dtype,
+            )
+            for i in range(self.count)
+        ]
+
+    def load(self, buffers: Sequence[Buffer], row: Index, column: Index, lanes: int) -> Expr:
+        """Elements of a row, bound; only the buffer that has the row is read."""
+        if self.count == 1:
+            return T.bind(v.load(buffers[0], row, column, lanes=lanes))
+        held = g.registers(lanes, dtype=self.dtype)
+        place = T.bind(tirx.Cast("int32", row))
+        for i, buffer in enumerate(buffers[: self.count]):
+            inside = place < min((i + 1) * self.rows, self.n)
+            with T.If(tirx.all(place >= i * self.rows, inside)), T.Then():
+                vector = T.bind(v.load(buffer, place - i * self.rows, column, lanes=lanes))
+                v.store(vector, held, 0, lanes=lanes)
+        return T.bind(v.load(held, 0, lanes=lanes))
+
+
+@dataclass(frozen=True, slots=True)
 class Int4:
     """q_weight u32[n, k / 8], q_scale [n, k / 32]: w = (code - 7) scale; a unit is a group."""
 
     n: int
     k: int
     scale_dtype: str
+    most: int | None = None  # bytes of a buffer that a kernel sees
 
     @property
     def span(self) -> int:
@@ -101,17 +150,21 @@ class Int4:
     def shrinks(self) -> tuple[float, ...]:
         return tuple(16.0**-j for j in range(UNSHIFTED))
 
+    @property
+    def codes(self) -> Ranges:
+        """Where the words with the codes are."""
+        return Ranges(self.n, self.k // NIBBLES, "uint32", self.most)
+
     def arguments(self) -> list[Buffer]:
         return [
-            v.argument("q_weight", (self.n, self.k // NIBBLES), "uint32"),
+            *self.codes.arguments("q_weight"),
             v.argument("q_scale", (self.n, self.k // GROUP), self.scale_dtype),
         ]
 
     def fetch(self, parts: list[Buffer], row: Index, unit: Index) -> Held:
-        q_weight, q_scale = parts
         words = GROUP // NIBBLES
-        codes = T.bind(v.load(q_weight, row, unit * words, lanes=words))
-        return codes, T.bind(v.cast_f32(q_scale[row, unit]))
+        codes = self.codes.load(parts, row, unit * words, words)
+        return codes, T.bind(v.cast_f32(parts[-1][row, unit]))
 
     def values(self, held: Held, exponent: Expr) -> Iterator[Expr]:
         for word in range(GROUP // NIBBLES):
@@ -121,9 +174,8 @@ class Int4:
         return held[1]
 
     def fetch_piece(self, parts: list[Buffer], row: Index, piece: Index) -> Held:
-        q_weight, q_scale = parts
-        scale = v.cast_f32(q_scale[row, piece // (GROUP // NIBBLES)])
-        return T.bind(q_weight[row, piece]), T.bind(scale)
+        scale = v.cast_f32(parts[-1][row, piece // (GROUP // NIBBLES)])
+        return self.codes.load(parts, row, piece, 1), T.bind(scale)
 
     def decode(self, held: Held) -> list[Expr]:
         word, scale = held
@@ -140,6 +192,7 @@ class Dense:
     n: int
     k: int
     dtype: str
+    most: int | None = None  # bytes of a buffer that a kernel sees
 
     @property
     def span(self) -> int:
@@ -158,8 +211,13 @@ class Dense:
     def shrinks(self) -> tuple[float, ...]:
         return (1.0,)
 
+    @property
+    def values_at(self) -> Ranges:
+        """Where the elements are."""
+        return Ranges(self.n, self.k, self.dtype, self.most)
+
     def arguments(self) -> list[Buffer]:
-        return [v.argument("weight", (self.n, self.k), self.dtype)]
+        return self.values_at.arguments("weight")
 
     def fetch(self, parts: list[Buffer], row: Index, unit: Index) -> Held:
         pieces = self.span // self.piece
@@ -174,23 +232,26 @@ class Dense:
         return None
 
     def fetch_piece(self, parts: list[Buffer], row: Index, piece: Index) -> Held:
-        return [T.bind(v.load(parts[0], row, piece * self.piece, lanes=self.piece))]
+        return [self.values_at.load(parts, row, piece * self.piece, self.piece)]
 
     def decode(self, held: Held) -> list[Expr]:
         return [e for vector in held for e in g.floats(vector, self.piece)]
 
 
-# By kind of scheme: its codec of n rows, k columns, and the scheme's float type.
-CODECS: Final[dict[type[Scheme], Callable[[int, int, NormDtype], Codec]]] = {
+# By kind of scheme: its codec of n rows, k columns, the scheme's float type, and the most bytes.
+CODECS: Final[dict[type[Scheme], Callable[[int, int, NormDtype, int | None], Codec]]] = {
     Int4Group: Int4,
     Plain: Dense,
 }
 
 
-def codec_of(scheme: str, n: int, k: int) -> Codec:
-    """The codec of w[n, k] in the layout `plain`, under a key of quant.SCHEMES."""
+def codec_of(scheme: str, n: int, k: int, most: int | None = None) -> Codec:
+    """The codec of w[n, k] in the layout `plain`, under a key of quant.SCHEMES.
+
+    Of more than `most` bytes, in that layout's ranges.
+    """
     stored = SCHEMES[scheme]
-    return CODECS[type(stored)](n, k, stored.norm_dtype)
+    return CODECS[type(stored)](n, k, stored.norm_dtype, most)
 
 
 def _codes(word: Expr, exponent: Expr) -> Iterator[Expr]:

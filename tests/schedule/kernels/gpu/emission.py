@@ -8,7 +8,7 @@ import pytest
 import tvm
 from tvm import IRModule, tirx
 
-from mlc_compile.emit.backend import EMITTERS, emitter_of
+from mlc_compile.emit.backend import emitter_of
 from mlc_compile.emit.cuda.emitter import left_as_source
 from mlc_compile.emit.cuda.nvcc import find_nvcc
 from mlc_compile.target import Device, Target, find_target
@@ -39,15 +39,8 @@ every_type = pytest.mark.parametrize(
 
 
 def tvm_target(row: Target) -> tvm.target.Target:
-    """As the row's emitter describes it; where there is none yet, with the row's threads.
-
-    A row whose code generator TVM's wheel lacks is lowered as one for CUDA.
-    """
-    if row.backend in EMITTERS:
-        return emitter_of(row).tvm_target(row)
-    kind = {"kind": row.backend} if row.name in PRINTED else {"kind": "cuda", "arch": "sm_80"}
-    description = {**kind, "max_num_threads": row.device.threads}
-    return tvm.target.Target(description, host={"kind": "llvm", "mtriple": row.triple})
+    """As the row's emitter describes it."""
+    return emitter_of(row).tvm_target(row)
 
 
 def simulate(func: tirx.PrimFunc, row: str, *args: np.ndarray | float) -> tuple[Launch, ...]:

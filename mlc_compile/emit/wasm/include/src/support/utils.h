@@ -1,0 +1,2 @@
+// Helpers that the sources include and do not use.
+#pragma once
