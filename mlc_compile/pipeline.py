@@ -1,7 +1,7 @@
 """The compiler's passes, in order, by phase: this list is the compiler.
 
 import       the model's own operators, weights named
-graph        join, cancel, fuse; then storage: scheme, layout, KV cache; then the weight plan
+graph        simplify, join, fuse; then storage: scheme, layout, KV cache; then the weight plan
 activations  int8 where the target multiplies it, with what feeds and follows fused in
 kernels      operators to kernels, the rest through TVM's legalization, all scheduled
 memory       calls in destination-passing style, one arena a function
@@ -19,16 +19,26 @@ from tvm.ir.transform import Pass
 
 from mlc_compile.artifact import Activations, FlatKV, Limits
 from mlc_compile.model.rope import Rope
+from mlc_compile.passes.add_page_sampler import (
+    ARGSORT,
+    BIAS,
+    BITMASK,
+    DRAW,
+    PENALTY,
+    AddPageSampler,
+)
 from mlc_compile.passes.add_sampler import ARGMAX, SAMPLE, SOFTMAX, AddSampler
 from mlc_compile.passes.assign_layouts import AssignLayouts
 from mlc_compile.passes.attach_metadata import AttachMetadata
 from mlc_compile.passes.bind_weights import BindWeights
 from mlc_compile.passes.bound_tokens import BoundTokens
 from mlc_compile.passes.cancel_split_concat import CancelSplitConcat
-from mlc_compile.passes.fuse_gemv import FuseGemv
+from mlc_compile.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions
+from mlc_compile.passes.fold_constants import FoldConstants
 from mlc_compile.passes.fuse_quantize_gemv import FuseQuantizeGemv
 from mlc_compile.passes.fuse_quantize_source import FuseQuantizeSource
 from mlc_compile.passes.fuse_residual import FuseResidual
+from mlc_compile.passes.fuse_rms_norm_linear import FuseRMSNormLinear
 from mlc_compile.passes.fuse_swiglu import FuseSwiGLU
 from mlc_compile.passes.fuse_swiglu_epilogue import FuseSwiGLUEpilogue
 from mlc_compile.passes.lower_flat_kv_cache import LowerFlatKVCache
@@ -40,9 +50,14 @@ from mlc_compile.passes.plan_memory import read as read_memory
 from mlc_compile.passes.plan_memory.results import BoundResults
 from mlc_compile.passes.quantize_activations import QuantizeActivations
 from mlc_compile.passes.quantize_weights import QuantizeWeights
+from mlc_compile.passes.simplify_algebra import SimplifyAlgebra
 from mlc_compile.quant import find_scheme, has_codes
+from mlc_compile.records import NOTHING, Chosen
 from mlc_compile.schedule.kernels.gpu.argmax import argmax
+from mlc_compile.schedule.kernels.gpu.argsort import argsort
 from mlc_compile.schedule.kernels.gpu.attention import paged_kv_kernels
+from mlc_compile.schedule.kernels.gpu.draw_sorted import draw_sorted
+from mlc_compile.schedule.kernels.gpu.logit_edits import add_bias, forbid, penalize
 from mlc_compile.schedule.kernels.gpu.sampler import sample
 from mlc_compile.schedule.kernels.gpu.softmax import softmax
 from mlc_compile.schedule.leftovers import ScheduleLeftovers
@@ -71,6 +86,7 @@ class Plan:
     activations: Activations = "float32"
     facts: tuple[tuple[str, Any], ...] = ()  # for `_metadata`
     disabled: tuple[str, ...] = ()  # passes to leave out, by name; passes.catalog has which may be
+    records: Chosen = NOTHING  # what tuning chose for the target
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +113,15 @@ def _paged_kernels(plan: Plan) -> MakeKernels | None:
     return partial(paged_kv_kernels, dtype=kv.dtype, page=kv.page, device=device)
 
 
-SAMPLERS: Final[dict[str, Callable[[int, Device], tirx.PrimFunc]]] = {  # by their functions
-    ARGMAX: argmax,
-    SAMPLE: sample,
+Samplers = dict[str, Callable[[int, Device], tirx.PrimFunc]]  # by their functions
+OUR_SAMPLERS: Final[Samplers] = {ARGMAX: argmax, SAMPLE: sample, SOFTMAX: softmax}
+PAGE_SAMPLERS: Final[Samplers] = {
     SOFTMAX: softmax,
+    ARGSORT: argsort,
+    DRAW: draw_sorted,
+    BIAS: add_bias,
+    PENALTY: penalize,
+    BITMASK: forbid,
 }
 
 
@@ -109,7 +130,13 @@ def _sampler(plan: Plan) -> tuple[Pass, ...]:
     device = plan.target.device
     if device is None:
         return ()
-    return (AddSampler(lambda vocab: {n: make(vocab, device) for n, make in SAMPLERS.items()}),)
+    if plan.target.page_runs:
+        return (AddPageSampler(lambda vocab: _kernels(PAGE_SAMPLERS, vocab, device)),)
+    return (AddSampler(lambda vocab: _kernels(OUR_SAMPLERS, vocab, device)),)
+
+
+def _kernels(samplers: Samplers, vocab: int, device: Device) -> dict[str, tirx.PrimFunc]:
+    return {name: make(vocab, device) for name, make in samplers.items()}
 
 
 def phases(plan: Plan) -> tuple[Phase, ...]:
@@ -126,11 +153,17 @@ def _all_phases(plan: Plan) -> tuple[Phase, ...]:
         Phase(
             "graph",
             (
+                # First: what follows matches the operators it knows, and takes two linear layers
+                # for siblings only if they read one variable. Each of the three finds more
+                # after the one before.
+                FoldConstants(),
+                SimplifyAlgebra(),
+                EliminateCommonSubexpressions(),
                 MergeProjections(),
                 CancelSplitConcat(),  # what merging leaves where q, k and v met anyway
                 FuseSwiGLU(),  # after merging: it wants gate and up in one tensor
                 QuantizeWeights(plan.scheme),  # after all that moves rows
-                AssignLayouts(plan.target.layout),
+                AssignLayouts(plan.target.layout, plan.target.binding_bytes),
                 BindWeights(),  # after the last pass that looks at a weight's attributes
                 KV_CACHES[plan.target.kv](plan),  # may add a function, one without weights
                 *_sampler(plan),  # adds functions without weights
@@ -141,7 +174,7 @@ def _all_phases(plan: Plan) -> tuple[Phase, ...]:
         Phase(
             "kernels",
             (
-                LowerOperators(plan.target),
+                LowerOperators(plan.target, plan.records),
                 relax.transform.LegalizeOps(skip_ops=list(VIEWS)),
                 relax.transform.AnnotateTIROpPattern(),
                 relax.transform.FuseOps(),
@@ -178,20 +211,23 @@ def _all_phases(plan: Plan) -> tuple[Phase, ...]:
 
 def _activations(plan: Plan) -> tuple[Pass, ...]:
     """How matmuls read their activations; unquantized weights leave no choice."""
-    # FuseGemv after residuals: it takes the matmul with what was fused into it.
-    fused = () if plan.target.device is None else (FuseResidual(), FuseGemv())
+    target, rows = plan.target, plan.limits.prefill_chunk
+    norms, swiglu = FuseRMSNormLinear(target), FuseSwiGLUEpilogue(target)
+    fused = (norms,) if target.device is None else (FuseResidual(), norms, swiglu)
     if not has_codes(find_scheme(plan.scheme)):
         return fused
     if plan.activations == "float32":
-        return (QuantizeActivations(refusal=_why_float(plan.target)), *fused)
+        return (QuantizeActivations(refusal=_why_float(target)), *fused)
     return (
         QuantizeActivations(),
         FuseQuantizeSource(),  # norms and SwiGLU into the quantization that reads them
         FuseResidual(),
-        FuseQuantizeGemv(),  # after both: it takes the matmul with all that was fused into it
+        norms,  # of the matmuls that stay float32
+        # After these: it takes the matmul with all that was fused into it.
+        FuseQuantizeGemv(target, rows),
         # After FuseQuantizeGemv: only what that makes has the epilogue. SwiGLU is then in its
         # reader's quantization already, and stays there where the matmul cannot take it.
-        FuseSwiGLUEpilogue(),
+        swiglu,
     )
 
 

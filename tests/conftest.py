@@ -27,6 +27,7 @@ ROOT = TESTS.parent
 COMPILER_TESTS = (
     "passes/",
     "schedule/",
+    "tune/",
     "emit/",
     "metal/",
     "simt/",

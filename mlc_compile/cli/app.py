@@ -26,13 +26,16 @@ from mlc_compile.cli.cache import CACHE_COMMANDS
 from mlc_compile.cli.chat import chat
 from mlc_compile.cli.compile import compile_
 from mlc_compile.cli.convert import convert
+from mlc_compile.cli.device_server import device_server
 from mlc_compile.cli.doctor import doctor
 from mlc_compile.cli.eval import eval_
 from mlc_compile.cli.inspect import inspect
 from mlc_compile.cli.passes import passes
 from mlc_compile.cli.run import run
 from mlc_compile.cli.targets import targets
+from mlc_compile.cli.tune import tune
 from mlc_compile.cli.verify import verify
+from mlc_compile.cli.web import web
 from mlc_compile.errors import EnvironmentError_, MlcError
 from mlc_compile.tvm_version import PINS, installed
 
@@ -40,12 +43,15 @@ COMMANDS: Final[dict[str, Callable[..., None]]] = {
     "build": build,
     "convert": convert,
     "compile": compile_,
+    "tune": tune,
+    "device-server": device_server,
     "run": run,
     "chat": chat,
     "bench": bench,
     "eval": eval_,
     "inspect": inspect,
     "verify": verify,
+    "web": web,
     "targets": targets,
     "passes": passes,
     "doctor": doctor,

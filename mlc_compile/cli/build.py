@@ -16,17 +16,23 @@ from mlc_compile.cli.options import (
     DumpIR,
     KVType,
     Locked,
+    Lockfile,
     MemoryBudget,
     Model,
     NoCache,
     PrefillChunk,
     TargetQuant,
     Targets,
+    Tune,
+    UpdateLock,
     library_options,
+    lock_of,
+    open_records,
     open_store,
     scheme_for,
     targets_named,
 )
+from mlc_compile.cli.tune import tune_first
 from mlc_compile.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,7 +59,10 @@ def build(
     dump_ir: DumpIR = None,
     no_cache: NoCache = False,
     locked: Locked = False,
+    lockfile: Lockfile = None,
+    update_lock: UpdateLock = False,
     cache_size: CacheSize = CACHE_SIZE,
+    tune: Tune = None,
 ) -> None:
     """Convert MODEL, compile it for each target and pack its weights, then prove the result."""
     from mlc_compile.checkpoint import find_model
@@ -62,19 +71,26 @@ def build(
 
     if no_cache and locked:
         raise ConfigError("--locked asks for the cache, --no-cache forbids it", hint="give one")
+    if tune is not None and locked:
+        raise ConfigError("--locked forbids changes, --tune makes some", hint="give one")
+    lock = lock_of(lockfile, locked, update_lock)
     targets = targets_named(target)
     scheme = scheme_for(quant, targets)
     options = library_options(
         context, prefill_chunk, kv_dtype, activations, memory_budget, disable_pass
     )
+    if tune is not None:
+        tune_first(output, find_model(model), targets, scheme, options, tune)
     store = None if no_cache else open_store(output.cache_dir, cache_size)
+    records = open_records(output.cache_dir)
     with output.progress() as progress:
         if dump_ir is not None:
             from mlc_compile.driver.dump import dump_ir as dump  # loads TVM
 
-            dump(find_model(model), targets, scheme, dump_ir, options, progress)
-        reuse = Reuse(store, locked, progress)
-        built = build_model(find_model(model), targets, scheme, out, options, progress, reuse)
+            dump(find_model(model), targets, scheme, dump_ir, options, progress, records)
+        reuse = Reuse(store, locked, progress, records=records)
+        place = find_model(model)
+        built = build_model(place, targets, scheme, out, options, progress, reuse, lock)
     for line in story(built):
         output.story(line)
     if memory_budget is not None:

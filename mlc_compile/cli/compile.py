@@ -40,7 +40,7 @@ def compile_(
 ) -> None:
     """Compile MODEL to a library and the plan of the weights it wants; a config is enough."""
     from mlc_compile.checkpoint import find_model
-    from mlc_compile.cli.options import library_options, one_target, scheme_for
+    from mlc_compile.cli.options import library_options, one_target, open_records, scheme_for
     from mlc_compile.driver.compile import compile_model
 
     if dump_ir is not None and dump_ir.resolve().is_relative_to(out.resolve()):
@@ -53,12 +53,13 @@ def compile_(
     options = library_options(
         context, prefill_chunk, kv_dtype, activations, memory_budget, disable_pass
     )
+    records = open_records(output.cache_dir)
     with output.progress() as progress:
         if dump_ir is not None:
             from mlc_compile.driver.dump import dump_ir as dump
 
-            dump(find_model(model), (row,), scheme, dump_ir, options, progress)
-        compiled = compile_model(find_model(model), row, scheme, out, options, progress)
+            dump(find_model(model), (row,), scheme, dump_ir, options, progress, records)
+        compiled = compile_model(find_model(model), row, scheme, out, options, progress, records)
     manifest = compiled.manifest
     output.story(timings(compiled.seconds))
     output.story(f"linked by {manifest.linker}")

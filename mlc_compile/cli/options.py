@@ -13,6 +13,8 @@ from mlc_compile.errors import ConfigError
 if TYPE_CHECKING:
     from mlc_compile.cache import Store
     from mlc_compile.driver.job import Options
+    from mlc_compile.driver.lockfile import Lock
+    from mlc_compile.records import RecordStore
     from mlc_compile.target import Target
 
 NOT_UTF8: Final = "surrogateescape"  # as Python reads arguments; the tokenizer refuses it in words
@@ -125,6 +127,26 @@ NoCache = Annotated[
 Locked = Annotated[
     bool,
     typer.Option("--locked", help="Fail where a step is not in the cache, and say what differs."),
+]
+Lockfile = Annotated[
+    Path | None,
+    typer.Option(
+        "--lockfile",
+        metavar="FILE",
+        help="Fail where the build is not as FILE (mlc-compile.lock) says: checkpoint, options, "
+        "tuning records, tools, results. A build that it does not know yet is added.",
+    ),
+]
+UpdateLock = Annotated[
+    bool, typer.Option("--update-lock", help="Write what is here into the lock file instead.")
+]
+Tune = Annotated[
+    str | None,
+    typer.Option(
+        "--tune",
+        metavar="TIME",
+        help="First measure the model's kernels on this machine for so long, as `tune` does: 20m.",
+    ),
 ]
 CACHE_SIZE: Final = "20GiB"
 CACHE_SIZE_VARIABLE: Final = "MLC_COMPILE_CACHE_SIZE"
@@ -240,6 +262,24 @@ def open_store(cache_dir: Path, cache_size: str = CACHE_SIZE) -> "Store":
     from mlc_compile.cache import Store
 
     return Store(cache_dir, size(cache_size, "--cache-size"))
+
+
+def lock_of(lockfile: Path | None, locked: bool, update: bool) -> "Lock | None":
+    """The lock file of a build; ConfigError where the options contradict each other."""
+    from mlc_compile.driver.lockfile import NAME, Lock
+
+    if update and lockfile is None:
+        raise ConfigError("--update-lock needs a lock file", hint=f"add --lockfile {NAME}")
+    if update and locked:
+        raise ConfigError("--locked forbids changes, --update-lock asks for them", hint="give one")
+    return None if lockfile is None else Lock(lockfile, frozen=locked, update=update)
+
+
+def open_records(cache_dir: Path) -> "RecordStore":
+    """The tuning records under `cache_dir`."""
+    from mlc_compile.records import RecordStore
+
+    return RecordStore(cache_dir)
 
 
 def size(text: str, option: str) -> int:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mlc_compile import __version__
 from mlc_compile.artifact import (
     BUILD_LOG,
     REPORT,
@@ -21,20 +20,22 @@ from mlc_compile.artifact import (
     LibraryCheck,
     Limits,
     Manifest,
-    Versions,
     WeightPlan,
     list_files,
     pretty_json,
     write_manifest,
 )
+from mlc_compile.driver.bindings import require_whole_cache, require_whole_weights
 from mlc_compile.driver.budget import Asked, fit
 from mlc_compile.driver.clock import Clock
+from mlc_compile.driver.facts import facts_of, versions_for
 from mlc_compile.driver.job import (
     DEFAULTS,
     Job,
     Options,
     choose_activations,
     choose_kv,
+    choose_records,
     require_float16,
 )
 from mlc_compile.driver.limits import limits_for
@@ -47,14 +48,14 @@ from mlc_compile.emit.link.check_library import check_library
 from mlc_compile.emit.link.linker import Linker, find_linker
 from mlc_compile.progress import SILENT, Progress
 from mlc_compile.quant import find_scheme
+from mlc_compile.records import RecordStore
 from mlc_compile.staging import staged
 from mlc_compile.target import Target
-from mlc_compile.tvm_version import PINS, require_tvm
+from mlc_compile.tvm_version import require_tvm
 
 if TYPE_CHECKING:
     from tvm import IRModule
 
-    from mlc_compile.emit.cuda.resources import Resources
     from mlc_compile.passes.events import Event
     from mlc_compile.passes.plan_memory import FunctionMemory
     from mlc_compile.pipeline import Plan
@@ -77,7 +78,7 @@ class Generated:
     memory: "tuple[FunctionMemory, ...]"
     events: "tuple[Event, ...]"
     linked: LibraryCheck | None
-    resources: "tuple[Resources, ...]"
+    emitted: Emitted
     compilation: "Compilation"
 
 
@@ -88,6 +89,7 @@ def compile_model(
     out: Path,
     options: Options = DEFAULTS,
     progress: Progress = SILENT,
+    records: RecordStore | None = None,
 ) -> Compiled:
     """Compile the model in `model` for `target` into the artifact directory `out`, without weights.
 
@@ -95,7 +97,7 @@ def compile_model(
     over the memory budget).
     """
     find_scheme(quant)
-    job = prepare(read_subject(model), target, quant, options)
+    job = prepare(read_subject(model), target, quant, options, records)
     clock = Clock(progress)
     with staged(out) as scratch:
         manifest = compile_into(scratch, job, clock)
@@ -104,7 +106,13 @@ def compile_model(
     return Compiled(manifest, clock.seconds)
 
 
-def prepare(subject: Subject, target: Target, quant: str, options: Options) -> Job:
+def prepare(
+    subject: Subject,
+    target: Target,
+    quant: str,
+    options: Options,
+    records: RecordStore | None = None,
+) -> Job:
     """Decide everything; what can be refused before the long work is refused here."""
     require_tvm()
     require_emitter(target)
@@ -119,10 +127,12 @@ def prepare(subject: Subject, target: Target, quant: str, options: Options) -> J
         linker=find_linker(target),
         device_compiler=device_compiler(target),
         disabled=options.disabled,
+        records=choose_records(target, records),
     )
-    if options.memory_budget is None:
-        return job
-    return dataclasses.replace(job, limits=_limits_within(job, options))
+    if options.memory_budget is not None:
+        job = dataclasses.replace(job, limits=_limits_within(job, options))
+    require_whole_cache(job.kv, job.limits, target)
+    return job
 
 
 def _limits_within(job: Job, options: Options) -> Limits:
@@ -179,7 +189,7 @@ def _compile_one(directory: Path, job: Job, row: Target, clock: Clock) -> Genera
         memory=plan_memory.read(mod),
         events=(*events.read(mod), *emitted.events),
         linked=check_library(directory / row.library, row) if can_read() else None,
-        resources=emitted.resources,
+        emitted=emitted,
         compilation=recorder.compilation(),
     )
 
@@ -202,22 +212,18 @@ def import_model(job: Job, row: Target) -> "tuple[IRModule, Plan]":
 
     config = job.subject.config
     mod, names = export(config, tied=config.tie_word_embeddings)
-    facts = (
-        ("model_type", "qwen3"),
-        ("quantization", job.quant),
-        ("context_window_size", job.limits.context),
-        ("prefill_chunk_size", job.limits.prefill_chunk),
-        ("kv_state_kind", row.kv),
-    )
+    facts = facts_of(job.quant, job.limits, row)
     plan = Plan(row, job.quant, job.kv, job.limits, names, config.rope, job.activations, facts)
-    return mod, dataclasses.replace(plan, disabled=job.disabled)
+    return mod, dataclasses.replace(plan, disabled=job.disabled, records=job.chosen(row))
 
 
 def _optimize(mod: "IRModule", plan: "Plan", clock: Clock, recorder: "Recorder") -> "IRModule":
     with clock.stage("optimizing"), emitter_of(plan.target).tvm_target(plan.target):
+        from mlc_compile.passes.bind_weights import read_plan
         from mlc_compile.schedule.limits import require_limits
 
         optimized = optimize(mod, plan, clock, (recorder,))
+        require_whole_weights(read_plan(optimized), plan.target)
         require_limits(optimized, plan.target)
         return optimized
 
@@ -230,10 +236,10 @@ def _generate(mod: "IRModule", row: Target, linker: Linker, out: Path, clock: Cl
 
 
 def _manifest(job: Job, made: Sequence[Generated]) -> Manifest:
-    plan = made[0].plan
+    # Libraries of one artifact read the same weights.
+    assert all(one.plan == made[0].plan for one in made)
+    plan = msgspec.structs.replace(made[0].plan, sharded=job.target.page_runs)
     digest = plan.digest()
-    # Libraries of one artifact read one file of weights.
-    assert all(one.plan.digest() == digest for one in made)
     return Manifest(
         model=job.subject.name,
         quant=job.quant,
@@ -242,11 +248,15 @@ def _manifest(job: Job, made: Sequence[Generated]) -> Manifest:
         triple=job.target.triple,
         linker=job.linker.name,
         device_compiler=job.device_compiler,
-        versions=Versions(
-            mlc_compile=__version__, tvm=PINS["apache-tvm"], tvm_ffi=PINS["apache-tvm-ffi"]
-        ),
+        versions=versions_for(job.target),
         libraries=tuple(
-            Library(path=row.library, requires=row.requires, priority=i, linked=one.linked)
+            Library(
+                path=row.library,
+                requires=row.requires,
+                priority=i,
+                linked=one.linked,
+                device=one.emitted.needs,
+            )
             for i, (row, one) in enumerate(zip(job.target.libraries, made, strict=True))
         ),
         limits=job.limits,
@@ -267,7 +277,7 @@ def _write_report(directory: Path, manifest: Manifest, made: Sequence[Generated]
 
     events = dict.fromkeys(event for one in made for event in one.events)
     best = made[-1]
-    report = summarize(manifest, _functions(made), events, best.compilation, best.resources)
+    report = summarize(manifest, _functions(made), events, best.compilation, best.emitted)
     (directory / REPORT).write_bytes(pretty_json(report))
 
 

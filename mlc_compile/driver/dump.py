@@ -24,6 +24,7 @@ from mlc_compile.emit.backend import emitter_of
 from mlc_compile.errors import ConfigError
 from mlc_compile.passes.watch import At
 from mlc_compile.progress import SILENT, Progress
+from mlc_compile.records import RecordStore
 from mlc_compile.target import Target
 
 if TYPE_CHECKING:
@@ -40,12 +41,14 @@ def dump_ir(
     directory: Path,
     options: Options,
     progress: Progress,
+    records: RecordStore | None = None,
 ) -> None:
     """Write the steps of each library into `directory`, a subdirectory each if there are several.
 
     Files of an earlier dump are removed. Raises what `compile` raises early.
     """
-    jobs = [prepare(read_subject(model), target, quant, options) for target in targets]
+    subject = read_subject(model)
+    jobs = [prepare(subject, target, quant, options, records) for target in targets]
     rows = [(job, row) for job in jobs for row in job.target.libraries]
     for job, row in rows:
         progress.step(f"dumping the IR of {row.name}")

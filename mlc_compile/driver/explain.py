@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from mlc_compile.artifact import PACKED_WEIGHTS, Manifest, WeightsManifest
+from mlc_compile.artifact import Manifest, WeightsManifest
 from mlc_compile.cache import Entry, Key, Level, Store
 from mlc_compile.driver.build import finished
 from mlc_compile.driver.decide import LIMITS, undecided, within
@@ -14,6 +14,7 @@ from mlc_compile.driver.prove import not_run
 from mlc_compile.driver.reuse import KeyOf, Reuse, nearest
 from mlc_compile.driver.subject import read_subject, require_weights
 from mlc_compile.quant import find_scheme
+from mlc_compile.records import RecordStore
 from mlc_compile.target import Target
 
 
@@ -54,7 +55,8 @@ def explain(
     subject = read_subject(model)
     require_weights(subject)
     look = _Look(store.looking())
-    jobs = [undecided(subject, target, quant, options) for target in targets]
+    records = RecordStore(store.cache_dir)
+    jobs = [undecided(subject, target, quant, options, records) for target in targets]
     explained, entry = look(lambda keys: keys.weights(subject, quant), None)
     weights = look.reuse.manifest(entry, WeightsManifest)
     return (explained, *(one for job in jobs for one in _artifact(look, job, options, weights)))
@@ -101,7 +103,7 @@ def _artifact(
     if entry is None:
         yield from _unknown(("proof",), name)
         return
-    manifest = finished(compiled, weights, entry.file(PACKED_WEIGHTS))
+    manifest = finished(compiled, weights, entry.files)
     check = not_run(manifest)
     if check is not None:
         yield Explained("proof", name, "not run", reason=check.reason)

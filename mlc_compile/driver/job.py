@@ -9,6 +9,8 @@ from mlc_compile.emit.link.linker import Linker
 from mlc_compile.errors import ConfigError, TargetError
 from mlc_compile.model.config import Qwen3Config
 from mlc_compile.quant import find_scheme, has_codes
+from mlc_compile.records import NOTHING, Chosen, RecordStore, partition_of
+from mlc_compile.runtime.host import available_cores
 from mlc_compile.target import INT8_DOT_FEATURES, KVKind, Target
 
 # Tokens of a KV page. Flat: a row of the transposed keys is one cache line of float16, and
@@ -47,6 +49,13 @@ class Job:
     linker: Linker
     device_compiler: str
     disabled: tuple[str, ...] = ()  # passes to leave out
+    records: tuple[Chosen, ...] = ()  # what was tuned for each library; empty: nothing was
+
+    def chosen(self, row: Target) -> Chosen:
+        """What was tuned for one library of the target."""
+        if not self.records:
+            return NOTHING
+        return self.records[self.target.libraries.index(row)]
 
 
 def require_float16(target: Target, quant: str) -> None:
@@ -90,3 +99,15 @@ def choose_activations(target: Target, quant: str, options: Options) -> Activati
             hint="use --activations float32, or a target with one (see `mlc-compile targets`)",
         )
     return options.activations or ("int8" if able else "float32")
+
+
+def choose_records(target: Target, store: RecordStore | None) -> tuple[Chosen, ...]:
+    """What tuning chose for each of the target's libraries, as the store stands now.
+
+    Empty without a store or a record. Raises EnvironmentError_ where the store cannot be read.
+    """
+    if store is None:
+        return ()
+    cores = available_cores()
+    chosen = tuple(store.chosen(partition_of(row, cores)) for row in target.libraries)
+    return chosen if any(one.records for one in chosen) else ()

@@ -48,6 +48,8 @@ CONVERTING: Final = (
 )
 EMITTING: Final = ("emit/cpu.py", "emit/kernels.py")
 EVERYTHING: Final = (".",)
+# Python, presets, and the C++ of the runtime that libraries for browsers carry.
+SOURCES: Final = frozenset({".py", ".toml", ".h", ".c", ".cc"})
 NOT_CODE: Final = ("cli", "data", "configs")  # no byte of a result comes from them
 
 # Distributions by step: another version may write other bytes.
@@ -193,7 +195,16 @@ def decisions(job: Job) -> dict[str, str]:
     """
     fields = {f.name: getattr(job, f.name) for f in dataclasses.fields(job)}
     del fields["subject"], fields["linker"]
+    fields["records"] = _tuned(job)
     return dict(pair for name, value in fields.items() for pair in _flat(name, value))
+
+
+def _tuned(job: Job) -> dict[str, str]:
+    """A digest for each library with tuning records; one without has no component."""
+    if not job.records:
+        return {}
+    pairs = zip(job.target.libraries, job.records, strict=True)
+    return {row.name: chosen.digest for row, chosen in pairs if chosen.records}
 
 
 def _flat(name: str, value: object) -> Iterator[tuple[str, str]]:
@@ -210,13 +221,13 @@ def _flat(name: str, value: object) -> Iterator[tuple[str, str]]:
 
 
 def _sources(root: Path, parts: tuple[str, ...]) -> Iterator[Path]:
-    """Python and TOML files of `parts`, sorted."""
+    """The files of `parts` that are SOURCES, sorted."""
     for part in sorted(parts):
         place = root / part
         found = [place] if place.is_file() else sorted(place.rglob("*"))
         for path in found:
             inside = path.relative_to(root).parts
-            if path.suffix in {".py", ".toml"} and (root != PACKAGE or inside[0] not in NOT_CODE):
+            if path.suffix in SOURCES and (root != PACKAGE or inside[0] not in NOT_CODE):
                 yield path
 
 

@@ -14,6 +14,7 @@ from mlc_compile.artifact import Check, Manifest, pretty_json
 from mlc_compile.bench.child import ask
 from mlc_compile.driver.reuse import Outcome, Reuse
 from mlc_compile.emit.cuda import toolchain
+from mlc_compile.emit.vulkan import devices as vulkan
 from mlc_compile.errors import TargetError
 from mlc_compile.runtime.load import loadable_libraries
 from mlc_compile.target import Backend, Target
@@ -22,7 +23,10 @@ CHECK: Final = "check.json"  # the one file of a proof in the cache
 
 # Backend -> why its device is not here, "" where it is: asked without TVM. The others have
 # theirs on every machine that their triple runs on.
-NO_DEVICE: Final[dict[Backend, Callable[[], str]]] = {"cuda": lambda: toolchain.probe().run_missing}
+NO_DEVICE: Final[dict[Backend, Callable[[], str]]] = {
+    "cuda": lambda: toolchain.probe().run_missing,
+    "vulkan": lambda: "" if (lack := vulkan.missing()) is None else lack.what,
+}
 
 
 def prove(directory: Path, target: Target) -> Check:

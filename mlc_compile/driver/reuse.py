@@ -21,6 +21,7 @@ from mlc_compile.driver.keys import Keys
 from mlc_compile.emit.keeper import KernelSource
 from mlc_compile.errors import DamageError, MlcError, listing
 from mlc_compile.progress import SILENT, Progress
+from mlc_compile.records import RecordStore
 
 Outcome = Literal["cached", "built", "not run"]  # the last of a proof alone
 KeyOf = Callable[[Keys], Key]
@@ -92,13 +93,15 @@ class Step:
 class Reuse:
     """The cache of one build. Without a store everything is made, and nothing kept.
 
-    `frozen`: a step that is not in the cache is an error (`--locked`).
+    `frozen`: a step that is not in the cache is an error (`--locked`). `records` decide about
+    kernels, with a store or without.
     """
 
     store: Store | None = None
     frozen: bool = False
     progress: Progress = SILENT
     stamps: Stamps = field(default_factory=Stamps)
+    records: RecordStore | None = None
 
     def __post_init__(self) -> None:
         """Stamps live with the store; one that is not there yet is not made to find nothing."""
@@ -109,8 +112,8 @@ class Reuse:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What went wrong with the cache."""
-        return () if self.store is None else tuple(self.store.notes)
+        """What went wrong with the cache and the tuning records."""
+        return tuple(note for one in (self.store, self.records) if one for note in one.notes)
 
     @contextmanager
     def step(self, key_of: KeyOf, *, required: bool = True) -> Iterator[Step]:

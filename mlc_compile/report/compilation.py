@@ -149,6 +149,8 @@ def _origins(noted: Iterable[events.Event]) -> dict[str, tuple[Origin, str]]:
             continue
         if event.source == lower_operators.NAME:
             found[event.subject] = "rule", ""
+        elif event.source == lower_operators.RECORDS:
+            found[event.subject] = "record", event.reason
         elif event.source == leftovers.NAME:
             fallback = event.reason == leftovers.RULES[-1].does
             found[event.subject] = "default" if fallback else "rule", event.reason

@@ -9,6 +9,7 @@ from typing import Literal
 
 from mlc_compile.artifact import Limits, Struct
 from mlc_compile.emit.cuda.resources import Resources
+from mlc_compile.emit.vulkan.shaders import ShaderFacts
 
 Origin = Literal["record", "rule", "default", "runtime"]
 
@@ -171,3 +172,4 @@ class ReadReport(Struct, frozen=True):
     kernels: tuple[Kernel, ...]
     tuning: tuple[Curve, ...] = ()
     resources: tuple[Resources, ...] = ()
+    shaders: tuple[ShaderFacts, ...] = ()

@@ -2,13 +2,18 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from mlc_compile.artifact import Limits, Manifest, PlannedTensor, Struct
+from mlc_compile.emit.backend import Emitted
 from mlc_compile.emit.cuda.resources import Resources
+from mlc_compile.emit.vulkan.shaders import ShaderFacts
 from mlc_compile.passes.events import Event
 from mlc_compile.passes.plan_memory import FunctionMemory
 from mlc_compile.report.compilation import Compilation
 from mlc_compile.report.schema import Curve, FunctionGraph, Kernel, Traffic
+
+NOTHING: Final = Emitted()
 
 
 class Memory(Struct, frozen=True):
@@ -46,6 +51,7 @@ class Report(Struct, frozen=True):
     kernels: tuple[Kernel, ...]
     tuning: tuple[Curve, ...] = ()  # none where nothing was tuned
     resources: tuple[Resources, ...] = ()  # of a GPU's kernels, where their compiler tells
+    shaders: tuple[ShaderFacts, ...] = ()  # of a GPU's kernels, where we write them as SPIR-V
 
 
 def summarize(
@@ -53,7 +59,7 @@ def summarize(
     functions: Iterable[FunctionMemory],
     events: Iterable[Event],
     compilation: Compilation,
-    resources: Iterable[Resources] = (),
+    emitted: Emitted = NOTHING,
 ) -> Report:
     """The report of a library; `functions` is what PlanMemory planned."""
     return Report(
@@ -73,7 +79,8 @@ def summarize(
         traffic=compilation.traffic,
         kernels=compilation.kernels,
         tuning=compilation.tuning,
-        resources=tuple(resources),
+        resources=emitted.resources,
+        shaders=emitted.shaders,
     )
 
 

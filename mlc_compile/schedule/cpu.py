@@ -1,17 +1,17 @@
 """The rules of CPU targets: which kernel family runs each `mlc.*` operator."""
 
+from collections.abc import Callable
 from typing import Final
 
 from tvm import relax
 
 from mlc_compile import ops
 from mlc_compile.artifact import FlatKV
+from mlc_compile.schedule import families
 from mlc_compile.schedule.kernels import (
     activation,
     attention,
     embedding,
-    int8,
-    matmul,
     norm,
     quantize,
     rope,
@@ -23,13 +23,14 @@ from mlc_compile.target import Target
 
 
 def _matmul(call: relax.Call, target: Target) -> Kernel:
-    x, w = call.args[0], ops.Matrix.of(call)
-    assert not call.attrs["swiglu"], "FuseGemv runs for GPUs only"
-    codec, residual = codec_of(w.scheme, w.n, int(ops.shape_of(x)[-1])), call.attrs["residual"]
-    if rows_of(x) == 1:
-        return plain("gemv", matmul.gemv(codec, w.n, residual=bool(residual)), call)
-    tile = matmul.Tile.of(target, codec)
-    return plain("gemm", matmul.gemm(codec, w.n, tile, residual=bool(residual)), call)
+    w, source, residual = ops.Matrix.of(call), ops.Source.of(call), bool(call.attrs["residual"])
+    assert not call.attrs["swiglu"], "FuseSwiGLUEpilogue takes no float32 product on a CPU"
+    codec, eps = codec_of(w.scheme, w.n, source.k), EPSILONS[source.kind](source.eps)
+    if rows_of(call.args[0]) == 1:
+        gemv = families.gemv_family(codec, w.n, eps=eps, residual=residual)
+        return plain("gemv", gemv, call)
+    gemm = families.gemm_family(codec, w.n, target, eps=eps, residual=residual)
+    return plain("gemm", gemm, call)
 
 
 def _take(call: relax.Call, _target: Target) -> Kernel:
@@ -67,13 +68,13 @@ def _flat_append(call: relax.Call, _target: Target) -> Kernel:
 def _flat_attend(call: relax.Call, target: Target) -> Kernel:
     a = ops.Attention.of(call)
     q, k_pages, *_ = call.args
-    func = attention.attend(a, _cache(k_pages), target, rows_of(q))
+    func = families.attend_family(a, _cache(k_pages), target, rows_of(q))
     return Kernel("flat_attend", func, [*call.args, relax.prim_value(a.layer)], [call.ty])
 
 
 def _flat_step(call: relax.Call, target: Target) -> Kernel:
     a = ops.Attention.of(call)
-    func = attention.step(a, _cache(call.args[4]), target)
+    func = families.step_family(a, _cache(call.args[4]), target)
     args = [*call.args, relax.prim_value(a.layer)]
     return Kernel("flat_step", func, args, list(call.ty.fields), inplace=(-1, 4, 5))
 
@@ -86,19 +87,23 @@ def _quantize_act(call: relax.Call, _target: Target) -> Kernel:
 def _int8_matmul(call: relax.Call, target: Target) -> Kernel:
     k = int(ops.shape_of(call.args[0])[-1]) * 4  # four codes an int32
     w, residual = ops.Matrix.of(call), bool(call.attrs["residual"])
-    codec = _int4(w, k)
-    tile = int8.Tile.of(target, codec)
-    func = int8.gemm(codec, w.n, _dot(target), tile, residual=residual)
+    func = families.int8_gemm_family(_int4(w, k), w.n, _dot(target), target, residual=residual)
     return plain("int8_gemm", func, call)
 
 
 def _int8_gemv(call: relax.Call, target: Target) -> Kernel:
-    feed, w = _feed(call), ops.Matrix.of(call)
+    source, w = ops.Source.of(call), ops.Matrix.of(call)
     residual, swiglu = bool(call.attrs["residual"]), bool(call.attrs["swiglu"])
-    codec, dot = _int4(w, feed.k), _dot(target)
-    func = int8.gemv(codec, w.n, feed, dot, residual=residual, swiglu=swiglu)
+    codec, dot = _int4(w, source.k), _dot(target)
+    func = families.int8_gemv_family(codec, w.n, source, dot, residual=residual, swiglu=swiglu)
     return plain("int8_gemv", func, call)
 
+
+# By ops.Source.kind: of the norm that a float32 product begins with, if it does.
+EPSILONS: Final[dict[str, Callable[[float], float | None]]] = {
+    "plain": lambda _eps: None,
+    "rms_norm": lambda eps: eps,
+}
 
 RULES: Final[dict[str, Rule]] = {
     "mlc.quantize_act": _quantize_act,

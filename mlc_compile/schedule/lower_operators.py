@@ -4,25 +4,30 @@
 
 An operator of Relax that no rule answers is left to TVM's own legalization, and an event
 says so where there is a rule for others of its kind; an `mlc.*` operator must be answered.
-Equal kernels are one function.
+Equal kernels are one function. Of a kernel family a tuning record chooses the point, where
+there is one that still names a point of the family's space; else the rules' default does.
 """
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from tvm import IRModule, relax
+from msgspec.structs import replace
+from tvm import IRModule, relax, tirx
 from tvm.ir import Op
 from tvm.ir.transform import PassContext, module_pass
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from mlc_compile.passes import events
 from mlc_compile.passes.rewrite import relax_functions
+from mlc_compile.records import NOTHING, Chosen, Workload
 from mlc_compile.schedule import cpu, gpu
+from mlc_compile.schedule.family import Family
 from mlc_compile.schedule.rule import Kernel, Rule
 from mlc_compile.target import Backend, Target
 
 NAME: Final = "LowerOperators"
+RECORDS: Final = "Records"  # the source of events that tell of a tuning record
 OURS: Final = "mlc."  # how our operators' names begin
 RULES: Final[dict[Backend, dict[str, Rule]]] = {
     "cpu": cpu.RULES,
@@ -36,12 +41,13 @@ RULES: Final[dict[Backend, dict[str, Rule]]] = {
 @module_pass(opt_level=0, name=NAME)
 @dataclass(frozen=True)
 class LowerOperators:
-    """Rules are chosen by the target's backend."""
+    """Rules are chosen by the target's backend, points of a family's space by `records`."""
 
     target: Target
+    records: Chosen = NOTHING
 
     def transform_module(self, mod: IRModule, _ctx: PassContext) -> IRModule:
-        lowerer = _Lowerer(mod, self.target)
+        lowerer = _Lowerer(mod, self.target, self.records)
         for gv, func in relax_functions(mod):
             body = lowerer.visit_expr(func.body)
             lowered = relax.Function(func.params, body, None, func.is_pure, func.attrs)
@@ -57,13 +63,17 @@ class LowerOperators:
             events.Event(NAME, name, "refused", "no kernel of ours takes its shapes: TVM's does")
             for name in sorted(lowerer.left)
         ]
-        return relax.transform.DeadCodeElimination()(events.record(out, [*used, *left]))
+        out = events.record(out, [*used, *lowerer.tuned, *left])
+        return relax.transform.DeadCodeElimination()(out)
 
 
 @mutator
 class _Lowerer(PyExprMutator):
-    def __init__(self, mod: IRModule, target: Target) -> None:
+    def __init__(self, mod: IRModule, target: Target, records: Chosen) -> None:
         super().__init__(mod)
+        self.records = records
+        self.built: dict[Workload, _Built] = {}
+        self.tuned: list[events.Event] = []
         self.target = target
         self.rules = RULES[target.backend]
         self.used: Counter[str] = Counter()  # kernels
@@ -81,9 +91,44 @@ class _Lowerer(PyExprMutator):
             if rule is not None:
                 self.left.add(name)
             return call
-        gv = self.builder_.add_func(kernel.func, kernel.name)
+        gv = self._add(kernel)
         self.used[str(gv.name_hint)] += 1
         return _call(gv, kernel)
+
+    def _add(self, kernel: Kernel) -> relax.GlobalVar:
+        """The kernel's function in the module, with an event if a record is about it."""
+        func = kernel.func
+        if not isinstance(func, Family):
+            return self.builder_.add_func(func, kernel.name)
+        if func.workload not in self.built:
+            self.built[func.workload] = _at_its_point(func, self.records)
+        built = self.built[func.workload]
+        gv = self.builder_.add_func(built.func, kernel.name)
+        if built.told is not None:
+            self.tuned.append(replace(built.told, subject=str(gv.name_hint)))
+        return gv
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """A family's function at its point; `told` says of a record what became of it."""
+
+    func: tirx.PrimFunc
+    told: events.Event | None = None
+
+
+def _at_its_point(family: Family[Any], records: Chosen) -> _Built:
+    record = records.find(family.workload, family.version)
+    if record is None:
+        return _Built(family.build(family.space.default))
+    choice = record.choice
+    point = family.space.point(choice) if isinstance(choice, dict) else None
+    if point is None:
+        told = events.Event(RECORDS, "", "refused", f"no point of its space: {choice}")
+        return _Built(family.build(family.space.default), told)
+    knobs = ", ".join(f"{name} {value}" for name, value in family.space.choice(point).items())
+    reason = f"{knobs}: {record.speedup:.2f} times as fast as the rules' choice when tuned"
+    return _Built(family.build(point), events.Event(RECORDS, "", "done", reason))
 
 
 def _call(gv: relax.GlobalVar, kernel: Kernel) -> relax.Call:

@@ -2,22 +2,24 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tvm import relax, tirx
 
 from mlc_compile import ops
+from mlc_compile.schedule.family import Family
 from mlc_compile.target import Target
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A PrimFunc and its arguments.
+    """A function and its arguments; of a family the record, or else its default, says which.
 
     `inplace[i]` is the argument that result i overwrites, -1 if it is fresh.
     """
 
     name: str
-    func: tirx.PrimFunc
+    func: tirx.PrimFunc | Family[Any]
     args: Sequence[relax.Expr]
     results: Sequence[relax.TensorType]
     inplace: tuple[int, ...] = ()
@@ -26,7 +28,7 @@ class Kernel:
 Rule = Callable[[relax.Call, Target], Kernel | None]
 
 
-def plain(name: str, func: tirx.PrimFunc, call: relax.Call) -> Kernel:
+def plain(name: str, func: tirx.PrimFunc | Family[Any], call: relax.Call) -> Kernel:
     """The kernel that takes the call's own arguments and gives its one result."""
     return Kernel(name, func, list(call.args), [call.ty])
 

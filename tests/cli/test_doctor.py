@@ -1,10 +1,13 @@
 """`doctor`: what it finds, and the command beside whatever is not well."""
 
+import msgspec
 import pytest
 
 from mlc_compile.cli import doctor
 from mlc_compile.cli.targets import usable_targets
+from mlc_compile.emit.backend import EMITTERS
 from mlc_compile.emit.probe import ability
+from mlc_compile.emit.vulkan.devices import Lack
 from mlc_compile.target import find_target, host_target, target_names
 
 FOREIGN = "cpu-aarch64" if host_target().arch != "aarch64" else "cpu-x86-64-v3"
@@ -79,10 +82,19 @@ def test_without_a_cuda_compiler_there_is_source_only():
     assert "mlc_compile[cuda]" in found.fix
 
 
-def test_a_backend_without_an_emitter_gives_nothing():
-    assert (
-        "nothing: this version emits no webgpu libraries" in emitted(find_target("webgpu")).detail
-    )
+def test_a_backend_without_an_emitter_gives_nothing(monkeypatch):
+    monkeypatch.delitem(EMITTERS, "vulkan")
+    found = emitted(find_target("vulkan"))
+    assert "nothing: this version emits no vulkan libraries" in found.detail
+
+
+def test_without_a_vulkan_device_libraries_are_emitted_and_the_fix_is_named(monkeypatch):
+    lack = Lack("there is no Vulkan loader (libvulkan)", "apt-get install libvulkan1")
+    monkeypatch.setattr("mlc_compile.emit.vulkan.devices.missing", lambda: lack)
+    row = msgspec.structs.replace(find_target("vulkan"), triple=host_target().triple, requires=())
+    found = doctor.run_finding(ability(row))
+    assert (found.status, found.detail, found.fix) == ("note", lack.what, lack.fix)
+    assert emitted(row).status == "ok"
 
 
 def test_where_the_device_is_absent_the_library_is_emitted_and_does_not_run():

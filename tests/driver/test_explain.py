@@ -45,9 +45,9 @@ def test_limits_that_nobody_worked_out_are_a_miss_and_not_worked_out(made, told,
     made()
     prepare = deciding.prepare
 
-    def without_budget(subject, target, quant, options):
+    def without_budget(subject, target, quant, options, records):
         assert options.memory_budget is None
-        return prepare(subject, target, quant, options)
+        return prepare(subject, target, quant, options, records)
 
     monkeypatch.setattr(deciding, "prepare", without_budget)
     outcomes, steps = told(BUDGET)

@@ -11,6 +11,7 @@ import pytest
 
 from mlc_compile.artifact import REPORT, Manifest, read_manifest
 from mlc_compile.emit.cuda.resources import Resources
+from mlc_compile.emit.vulkan.shaders import ShaderFacts
 from mlc_compile.quant.error import TensorError
 from mlc_compile.report.page import render
 from mlc_compile.report.schema import Curve, Event, ReadReport
@@ -153,3 +154,29 @@ def test_what_a_gpu_s_kernels_take_is_told_where_a_compiler_says(parts):
     page = render(manifest, msgspec.structs.replace(report, resources=(taken,)))
     row = page[page.index("gemv_kernel") :].partition("</tr>")[0]
     assert all(text in row for text in ("sm_90", ">256<", ">40<", "4.0 KiB", "8 B", "75 %"))
+
+
+def test_what_a_vulkan_kernel_takes_is_told_where_there_are_some(parts):
+    manifest, report = parts
+    assert "<h2>Shaders</h2>" not in render(manifest, report)
+    facts = ShaderFacts(
+        kernel="gemv_kernel",
+        local_size=(64, 2, 1),
+        shared_bytes=4096,
+        buffers=5,
+        scalars=17,
+        uniform_block=True,
+        capabilities=("Float16", "Shader"),
+        code_bytes=20480,
+    )
+    page = render(manifest, msgspec.structs.replace(report, shaders=(facts,)))
+    row = page[page.index("gemv_kernel") :].partition("</tr>")[0]
+    told = (
+        "64 \u00d7 2 \u00d7 1",
+        "4.0 KiB",
+        ">5<",
+        "17 in a block",
+        "20.0 KiB",
+        "Float16, Shader",
+    )
+    assert [text for text in told if text not in row] == []

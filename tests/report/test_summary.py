@@ -204,6 +204,7 @@ def test_the_file_has_these_keys_and_values(report):
         ],
         "tuning": [],
         "resources": [],
+        "shaders": [],
     }
 
 

@@ -11,6 +11,7 @@ Shapes: m tokens of this call, h_q query heads, h_kv key heads, d head size, P p
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -21,6 +22,7 @@ from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.norm import normalize
 from mlc_compile.schedule.kernels.rope import rotate
 from mlc_compile.schedule.kernels.vector import LANES, Buffer, Expr, Index
+from mlc_compile.schedule.space import Space
 from mlc_compile.target import Target
 
 MASKED = -3.0e38  # a score that exp() turns into nothing, without an infinity to subtract
@@ -74,14 +76,14 @@ def append(a: Attention, kv: FlatKV, rows: int | None) -> tirx.PrimFunc:
     return builder.get()
 
 
-def step(a: Attention, kv: FlatKV, target: Target) -> tirx.PrimFunc:
+def step(a: Attention, kv: FlatKV, target: Target, tile: "Tile | None" = None) -> tirx.PrimFunc:
     """`append` and `attend` of one token in one launch: qkv .. layer -> o[1, 1, h_q d].
 
     A task owns a key head: it alone writes that head's key and value, so no thread waits
     for another.
     """
     per_key = a.h_q // a.h_kv
-    tile = _tile(a, target, 1)
+    tile = tile or Tile.of(a, target, 1)
     with v.kernel() as builder:
         inputs = _Inputs.declare(a, 1)
         cache = Cache.declare(kv)
@@ -162,14 +164,51 @@ class Tile:
     tokens: int
     heads: int
     vectors: int  # of the output a pass over the values holds, per head
+    stacked: int = 0  # 1: what a pass sums lies on the stack however much it is
 
     @property
     def members(self) -> int:
         """Queries in one pass over a page."""
         return self.tokens * self.heads
 
+    @classmethod
+    def of(cls, a: Attention, target: Target, rows: int | None) -> "Tile":
+        """Four queries a pass where the registers hold their scores and outputs, else two."""
+        most = 4 if target.vector_registers * target.f32_lanes >= 32 * LANES else 2
+        per_key = a.h_q // a.h_kv
+        heads = next(h for h in (4, 3, 2, 1) if h <= most and per_key % h == 0)
+        chunks = a.d // v.lanes_for(a.d)
+        vectors = next(n for n in (4, 3, 2, 1) if chunks % n == 0)
+        tokens = 1 if rows == 1 else max(1, most // heads)
+        return cls(rows=1 if rows == 1 else ROWS, tokens=tokens, heads=heads, vectors=vectors)
 
-def attend(a: Attention, kv: FlatKV, target: Target, rows: int | None) -> tirx.PrimFunc:
+    @classmethod
+    def space(cls, a: Attention, target: Target, rows: int | None) -> "Space[Tile]":
+        """Heads, vectors and passes come out even; one row has no other rows to share with."""
+        per_key, chunks = a.h_q // a.h_kv, a.d // v.lanes_for(a.d)
+
+        def valid(tile: Tile) -> bool:
+            uneven = per_key % tile.heads or chunks % tile.vectors or tile.rows % tile.tokens
+            return not uneven and tile.members <= MEMBERS
+
+        of_one = ("heads", "vectors", "stacked")
+        knobs = TILES if rows is None else {name: TILES[name] for name in of_one}
+        return Space(cls.of(a, target, rows), knobs, valid)
+
+
+MEMBERS: Final = 8  # more queries than that spill everywhere
+TILES: Final = {
+    "rows": (4, 8, 16, 32, 64),
+    "tokens": (1, 2, 3, 4, 8),
+    "heads": (1, 2, 3, 4, 5, 8),
+    "vectors": (1, 2, 3, 4, 8),
+    "stacked": (0, 1),
+}
+
+
+def attend(
+    a: Attention, kv: FlatKV, target: Target, rows: int | None, tile: Tile | None = None
+) -> tirx.PrimFunc:
     """q[1, m, h_q, d], cache, layer -> o[1, m, h_q d]: causal, grouped-query.
 
     A task keeps the running maximum, sum and output of its rows (FlashAttention, Dao et
@@ -178,7 +217,7 @@ def attend(a: Attention, kv: FlatKV, target: Target, rows: int | None) -> tirx.P
     """
     m = v.size("m") if rows is None else rows
     per_key = a.h_q // a.h_kv
-    tile = _tile(a, target, rows)
+    tile = tile or Tile.of(a, target, rows)
     with v.kernel() as builder:
         q = v.argument("q", (1, m, a.h_q, a.d))
         cache = Cache.declare(kv)
@@ -280,43 +319,44 @@ class _Page:
 
     def fold(self, q: Buffer, state: _State, members: list[_Member], tile: Tile) -> None:
         """Take the page's keys and values into the state of all members."""
-        scores = self._scores(q, members, state.d)
+        scores = self._scores(q, members, state.d, tile)
         for g, member in enumerate(members):
             self._soften(scores, state, g, member)
         # Values after the last member's token have no weight, and need not be read.
         seen = tirx.min(members[-1].position + 1 - self.number * self.kv.page, self.kv.page)
-        self._weigh_values(state, members, seen, tile.vectors)
+        self._weigh_values(state, members, seen, tile)
 
     @property
     def _chunks(self) -> int:
         """Vectors that hold a score of each token."""
         return self.kv.page // LANES
 
-    def _scores(self, q: Buffer, members: list[_Member], d: int) -> Buffer:
+    def _scores(self, q: Buffer, members: list[_Member], d: int, tile: Tile) -> v.Registers:
         """q . k of each member and token: `_chunks` vectors a member."""
         page, chunks = self.cache.table[self.number], self._chunks
-        scores = v.local(len(members) * chunks)
-        v.clear(scores, len(members) * chunks)
+        scores = v.Registers.make(len(members) * chunks, stacked=bool(tile.stacked))
+        scores.clear()
         with T.serial(0, d) as j:
             at = (self.layer, page, self.head, j)
             keys = [v.to_f32(v.load(self.cache.k, *at, c * LANES)) for c in range(chunks)]
             for g, member in enumerate(members):
                 component = v.splat(q[(*member.q, j)])
                 for c, key in enumerate(keys):
-                    v.accumulate(scores, g * chunks + c, key * component)
+                    v.accumulate(*scores[g * chunks + c], key * component)
         return scores
 
-    def _soften(self, scores: Buffer, state: _State, g: int, member: _Member) -> None:
+    def _soften(self, scores: v.Registers, state: _State, g: int, member: _Member) -> None:
         """Mask, update the maximum, turn scores into weights and rescale what went before."""
         r, chunks = member.state, self._chunks
         peak = v.local(1)
         v.clear(peak, 1, MASKED)
         for c in range(chunks):
             tokens = tirx.Ramp(self.number * self.kv.page + c * LANES, 1, LANES)
-            scaled = v.load(scores, g * chunks + c, 0) * v.splat(state.d**-0.5)
+            held = scores[g * chunks + c]
+            scaled = v.load(*held, 0) * v.splat(state.d**-0.5)
             visible = tokens <= v.splat_i32(member.position)
-            v.store(tirx.Select(visible, scaled, v.splat(MASKED)), scores, g * chunks + c, 0)
-            v.store(tirx.max(v.load(peak, 0, 0), v.load(scores, g * chunks + c, 0)), peak, 0, 0)
+            v.store(tirx.Select(visible, scaled, v.splat(MASKED)), *held, 0)
+            v.store(tirx.max(v.load(peak, 0, 0), v.load(*held, 0)), peak, 0, 0)
         fresh = v.local(2, 1)  # the new maximum, and the factor for all that went before
         v.put(tirx.max(state.top[r], v.largest(peak, 0)), fresh, 0, 0)
         v.put(_exp1(state.top[r] - fresh[0, 0]), fresh, 1, 0)
@@ -324,29 +364,29 @@ class _Page:
         mass = v.local(1)
         v.clear(mass, 1)
         for c in range(chunks):
-            weight = v.exp(v.load(scores, g * chunks + c, 0) - v.splat(fresh[0, 0]))
+            weight = v.exp(v.load(*scores[g * chunks + c], 0) - v.splat(fresh[0, 0]))
             v.store(weight, state.weights, g, c * LANES)
             v.accumulate(mass, 0, v.load(state.weights, g, c * LANES))
         v.put(state.mass[r] * fresh[1, 0] + v.total(mass, 0), state.mass, r)
         state.scale(r, fresh[1, 0])
 
     def _weigh_values(
-        self, state: _State, members: list[_Member], tokens: Expr, vectors: int
+        self, state: _State, members: list[_Member], tokens: Expr, tile: Tile
     ) -> None:
         """out += weights * values of the first `tokens`, `vectors` of the output at a time."""
         page = self.cache.table[self.number]
-        lanes = v.lanes_for(state.d)
+        lanes, vectors = v.lanes_for(state.d), tile.vectors
         width = lanes * vectors
         with T.serial(0, state.d // width) as block:
             places = [(g, c) for g in range(len(members)) for c in range(vectors)]
-            sums = v.local(len(places), lanes)
+            sums = v.Registers.make(len(places), lanes=lanes, stacked=bool(tile.stacked))
 
             def column(c: int, block: Index = block) -> Expr:
                 return block * width + c * lanes
 
             for g, c in places:
                 old = v.load(state.out, members[g].state, column(c), lanes=lanes)
-                v.store(old, sums, g * vectors + c, 0, lanes=lanes)
+                v.store(old, *sums[g * vectors + c], 0, lanes=lanes)
             with T.serial(0, tokens) as t:
                 at = (self.layer, page, self.head, t)
                 values = [
@@ -355,23 +395,12 @@ class _Page:
                 ]
                 for g, c in places:
                     register = g * vectors + c
-                    old = v.load(sums, register, 0, lanes=lanes)
+                    old = v.load(*sums[register], 0, lanes=lanes)
                     new = old + values[c] * v.splat(state.weights[g, t], lanes)
-                    v.store(new, sums, register, 0, lanes=lanes)
+                    v.store(new, *sums[register], 0, lanes=lanes)
             for g, c in places:
-                new = v.load(sums, g * vectors + c, 0, lanes=lanes)
+                new = v.load(*sums[g * vectors + c], 0, lanes=lanes)
                 v.store(new, state.out, members[g].state, column(c), lanes=lanes)
-
-
-def _tile(a: Attention, target: Target, rows: int | None) -> Tile:
-    """Four queries a pass where the registers hold their scores and outputs, else two."""
-    most = 4 if target.vector_registers * target.f32_lanes >= 32 * LANES else 2
-    per_key = a.h_q // a.h_kv
-    heads = next(h for h in (4, 3, 2, 1) if h <= most and per_key % h == 0)
-    chunks = a.d // v.lanes_for(a.d)
-    vectors = next(n for n in (4, 3, 2, 1) if chunks % n == 0)
-    tokens = 1 if rows == 1 else max(1, most // heads)
-    return Tile(rows=1 if rows == 1 else ROWS, tokens=tokens, heads=heads, vectors=vectors)
 
 
 ROWS = 16  # tokens a task takes in prefill: its state (rows · heads · d floats) stays in L1

@@ -7,6 +7,7 @@ the registers hold, and tile sizes are chosen by `Target` so that nothing spills
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 from tvm import tirx
@@ -15,6 +16,7 @@ from tvm.tirx.script import builder as T
 
 LANES: Final = 16
 F32: Final = "float32"
+STACKED: Final = 15  # vectors of a buffer on the stack: TVM puts it there below 1 KiB
 
 Expr = Any  # tvm.ir.Expr; TVM is untyped
 Buffer = Any
@@ -49,8 +51,36 @@ def local(rows: int, lanes: int = LANES, dtype: str = F32) -> Buffer:
     return workspace((rows, lanes), dtype)
 
 
+@dataclass(frozen=True, slots=True)
+class Registers:
+    """`count` vectors as `local` gives them, in buffers that are small enough for the stack.
+
+    What is used as a buffer and its row is `*registers[i]`.
+    """
+
+    buffers: tuple[Buffer, ...]
+    each: int  # vectors of a buffer
+
+    @classmethod
+    def make(
+        cls, count: int, dtype: str = F32, lanes: int = LANES, *, stacked: bool = True
+    ) -> "Registers":
+        """In one buffer, wherever that lies, if not `stacked`."""
+        each = STACKED if stacked else count
+        sizes = [min(each, count - start) for start in range(0, count, each)]
+        return cls(tuple(local(size, lanes, dtype) for size in sizes), each)
+
+    def __getitem__(self, i: int) -> tuple[Buffer, int]:
+        return self.buffers[i // self.each], i % self.each
+
+    def clear(self) -> None:
+        """Set all to zero."""
+        for buffer in self.buffers:
+            clear(buffer, int(buffer.shape[0]))
+
+
 def workspace(shape: Sequence[Any], dtype: str = F32) -> Buffer:
-    """Scratch memory of this task, on the stack up to 1 KiB, else from TVM's per-thread pool.
+    """Scratch memory of this task, on the stack below 1 KiB, else from TVM's per-thread pool.
 
     The scope is "global", since only buffers of that scope go on the stack: any other would
     call the allocator at every use.
@@ -66,6 +96,16 @@ def load(buffer: Buffer, *index: Index, lanes: int = LANES) -> Expr:
 def store(value: Expr, buffer: Buffer, *index: Index, lanes: int = LANES) -> None:
     """Write a vector that starts at `index`, along the last dimension."""
     T.buffer_store(buffer, value, [*index[:-1], _span(index[-1], lanes)])
+
+
+def prefetch(buffer: Buffer, *index: Index) -> None:
+    """Ask for the cache line of an element; there need not be one: no such request fails.
+
+    An index past the end of its dimension means what lies there in memory.
+    """
+    place = tirx.address_of(buffer[tuple(index)])
+    read, keep, data = int32(0), int32(3), int32(1)
+    T.evaluate(tirx.call_intrin("void", "tirx.prefetch", place, read, keep, data))
 
 
 def put(value: Expr, buffer: Buffer, *index: Index) -> None:
@@ -190,6 +230,18 @@ def put_rows(
             element = acc[register, lane]
             total_value = element if base is None else element + base[(*at, column + lane)]
             put(total_value, y, *at, column + lane)
+
+
+def get_rows(
+    y: Buffer, at: tuple[Index, ...], column: Expr, n: int, acc: Buffer, register: int
+) -> None:
+    """acc[register] = y[at, column..], of LANES columns those below n."""
+    if n % LANES == 0:
+        store(load(y, *at, column), acc, register, 0)
+        return
+    for lane in range(LANES):
+        with T.If(column + lane < n), T.Then():
+            put(y[(*at, column + lane)], acc, register, lane)
 
 
 def lanes_for(width: int) -> int:

@@ -20,7 +20,7 @@ from mlc_compile.artifact import FlatKV
 from mlc_compile.emit.cpu import code_generation, tvm_target
 from mlc_compile.layout import GROUP
 from mlc_compile.ops import Attention
-from mlc_compile.schedule.kernels import attention, int8, quantize
+from mlc_compile.schedule.kernels import attention, int8, int8_gemm, quantize
 from mlc_compile.schedule.kernels.dot import dot_for
 from mlc_compile.target import find_target
 
@@ -62,7 +62,7 @@ def gemv(codec, n=40, **fused):
 
 
 def gemm(codec, *, residual=False):
-    return int8.gemm(codec, 40, dot_for(ROW), int8.Tile.of(ROW, codec), residual=residual)
+    return int8_gemm.gemm(codec, 40, dot_for(ROW), int8_gemm.Tile.of(ROW, codec), residual=residual)
 
 
 def test_a_group_of_a_row_block_is_32_dot_products(codec):
@@ -80,7 +80,7 @@ def test_swiglu_costs_a_second_block_s_dot_products_and_no_more(gate_up):
 
 def test_a_tile_multiplies_by_nothing_else(codec):
     text = compiled(gemm(codec)).inspect_source("asm")
-    assert text.count("\tsdot\t") == 32 * int8.Tile.of(ROW, codec).m
+    assert text.count("\tsdot\t") == 32 * int8_gemm.Tile.of(ROW, codec).m
     assert "\tsmull" not in text
     assert "\tsmlal" not in text
 

@@ -17,7 +17,7 @@ import pytest
 
 from mlc_compile import ops
 from mlc_compile.layout import GROUP
-from mlc_compile.schedule.kernels import int8, quantize
+from mlc_compile.schedule.kernels import int8, int8_gemm, quantize
 from mlc_compile.schedule.kernels.dot import dot_for
 from mlc_compile.target import find_target
 
@@ -100,8 +100,8 @@ class Gemm:
 
     def __init__(self, compile_kernel, matrix, row, *, residual=False):
         self.matrix, self.n, self.residual = matrix, len(matrix.codes), residual
-        tile = int8.Tile.of(row, matrix.codec)
-        func = int8.gemm(matrix.codec, self.n, dot_for(row), tile, residual=residual)
+        tile = int8_gemm.Tile.of(row, matrix.codec)
+        func = int8_gemm.gemm(matrix.codec, self.n, dot_for(row), tile, residual=residual)
         self.run = compile_kernel(func, row.name)
 
     def check(self, acts, random):
@@ -316,7 +316,7 @@ def test_gemm_and_gemv_agree_on_one_row(compile_kernel, weights, dot_row):
 @pytest.mark.parametrize("n", [48, 64])
 def test_a_tile_fits_the_registers(weights, preset, n):
     target = find_target(preset)
-    tile = int8.Tile.of(target, weights(n, 64).codec)
+    tile = int8_gemm.Tile.of(target, weights(n, 64).codec)
     sums = 2 * tile.m * tile.blocks * (16 // min(16, target.f32_lanes))  # integers and floats
     assert tile.m >= 1
     assert (n // 16) % tile.blocks == 0

@@ -11,6 +11,7 @@ from tests.schedule.kernels.gpu.emission import (
     simulate,
     source,
 )
+from tests.schedule.kernels.gpu.place import ulps_of_exp
 
 EPS = np.finfo(np.float32).eps
 
@@ -18,9 +19,10 @@ EPS = np.finfo(np.float32).eps
 def check(gate_up, y):
     gate, up = np.split(gate_up.astype(np.float64), 2, axis=-1)
     exact = gate / (1 + np.exp(-np.maximum(gate, -700))) * up
-    # exp is within 2 ulp and four operations round. Below -87 its argument is clamped: what
-    # should be smaller than gate exp(-87) up is then no larger than that.
-    bound = 8 * EPS * np.abs(exact) + 2 * np.exp(-87.0) * np.abs(np.minimum(gate, 0) * up)
+    # Four operations round beside exp. Below -87 its argument is clamped: what should be
+    # smaller than gate exp(-87) up is then no larger than that.
+    rounding = (6 + ulps_of_exp(np.clip(gate, -87, 87))) * EPS
+    bound = rounding * np.abs(exact) + 2 * np.exp(-87.0) * np.abs(np.minimum(gate, 0) * up)
     assert (np.abs(y - exact) <= bound).all()
 
 

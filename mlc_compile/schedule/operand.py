@@ -1,0 +1,26 @@
+"""What a parameter of a kernel holds: for whoever calls the kernel without a model."""
+
+from typing import Final, Literal
+
+import msgspec
+
+# float32 around zero or above it; int8 codes, four an int32; offsets of groups; words of INT4
+# weights with their scales; numbers of pages; one count of tokens; one number of a layer.
+Values = Literal["normal", "positive", "codes", "offsets", "packed", "pages", "length", "layer"]
+# Weights are cold, since a model has read others since; results are compared; a state is
+# read and written, and which part of it by one call is the layer's number.
+Role = Literal["input", "weights", "state", "result"]
+
+
+class Operand(msgspec.Struct, frozen=True):
+    """One parameter of a kernel."""
+
+    values: Values = "normal"
+    role: Role = "input"
+
+
+INPUT: Final = Operand()
+PACKED: Final = Operand("packed", "weights")
+DENSE: Final = Operand("normal", "weights")
+STATE: Final = Operand("normal", "state")
+RESULT: Final = Operand("normal", "result")

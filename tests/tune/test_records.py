@@ -1,0 +1,103 @@
+"""Records in a compilation: used where they name a point, told of, and without effect elsewhere."""
+
+import json
+
+import pytest
+import tvm
+
+from mlc_compile.driver.compile import compile_model
+from mlc_compile.emit.cpu import tvm_target
+from mlc_compile.passes import events
+from mlc_compile.records import Chosen, Record, RecordStore, partition_of
+from mlc_compile.runtime.host import available_cores
+from mlc_compile.schedule.lower_operators import LowerOperators
+from mlc_compile.target import find_target
+from mlc_compile.tune.tasks import before_kernels, read_tasks
+
+V4 = find_target("cpu-x86-64-v4")
+CHOICE = {"m": 2, "blocks": 1, "parts": 1, "late": 1, "ahead": 0}
+
+
+@pytest.fixture(scope="module")
+def operators(nano_plan):
+    """The nano model before its kernels, and the family of its first gemm."""
+    mod, plan = nano_plan(V4.name, "q4f16_1")
+    with tvm_target(V4):
+        mod = before_kernels(mod, plan)
+        families = [task.family for task in read_tasks(mod, plan).tasks]
+    gemm = next(f for f in families if f.workload.family == "cpu.int8_gemm")
+    return mod, gemm
+
+
+def record(family, **changed):
+    """A record of the family, as a run of tuning writes it."""
+    fields = {
+        "workload": family.workload,
+        "space": family.version,
+        "choice": CHOICE,
+        "microseconds": 50.0,
+        "default_microseconds": 100.0,
+        "noise": 0.01,
+        "trials": 3,
+        "seed": 0,
+    }
+    return Record(**{**fields, **changed})
+
+
+def lowered(mod, *records):
+    """The module as kernels, and what was told of records."""
+    out = LowerOperators(V4, Chosen(records))(mod)
+    return out, [e for e in events.read(out) if e.source == "Records"]
+
+
+def test_a_record_chooses_the_point(operators):
+    mod, family = operators
+    out, (event,) = lowered(mod, record(family))
+    assert (event.outcome, "2.00 times as fast" in event.reason) == ("done", True)
+    tuned = out[event.subject]
+    wanted = family.build(family.space.point(CHOICE))
+    tvm.ir.assert_structural_equal(tuned.without_attr("global_symbol"), wanted)
+
+
+@pytest.mark.parametrize(
+    ("changed", "refused"),
+    [
+        pytest.param({"space": 1}, False, id="of another space"),
+        pytest.param({"choice": {**CHOICE, "m": 7}}, True, id="no such point"),
+        pytest.param({"choice": {"m": 2}}, True, id="half a point"),
+        pytest.param({"choice": [["a", "trace"]]}, True, id="no choice of knobs"),
+    ],
+)
+def test_a_record_that_names_no_point_changes_nothing(operators, changed, refused):
+    mod, family = operators
+    out, told = lowered(mod, record(family, **changed))
+    plain, nothing = lowered(mod)
+    assert not nothing
+    assert [e.outcome for e in told] == ["refused"] * refused
+    same = out.with_attr(events.ATTRIBUTE, plain.attrs[events.ATTRIBUTE])
+    tvm.ir.assert_structural_equal(same, plain, map_free_vars=True)
+
+
+def compiled(checkpoint, out, store=None):
+    """The library, and the kernels that the report says are from a record."""
+    compile_model(checkpoint, V4, "q4f16_1", out, records=store)
+    report = json.loads((out / "report.json").read_text())
+    found = {kernel["name"] for kernel in report["kernels"] if kernel["origin"] == "record"}
+    return (out / "lib.so").read_bytes(), found
+
+
+def test_a_library_from_records_is_the_same_wherever_it_is_made(
+    nano_checkpoint, operators, tmp_path
+):
+    _, family = operators
+    store, foreign = RecordStore(tmp_path / "tuned"), RecordStore(tmp_path / "foreign")
+    store.append(partition_of(V4, available_cores()), [record(family)])
+    elsewhere = partition_of(find_target("cpu-x86-64-v3"), available_cores())
+    foreign.append(elsewhere, [record(family)])
+    plain, none = compiled(nano_checkpoint, tmp_path / "a")
+    tuned, one = compiled(nano_checkpoint, tmp_path / "b", store)
+    again, _ = compiled(nano_checkpoint, tmp_path / "somewhere" / "else", store)
+    unmoved, no_record = compiled(nano_checkpoint, tmp_path / "c", foreign)
+    assert (len(one), none, no_record) == (1, set(), set())
+    assert tuned == again != plain
+    assert unmoved == plain
