@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pytest
 import tvm
@@ -22,6 +23,7 @@ from mlc_compile.driver.convert import convert
 from mlc_compile.driver.job import Options, choose_kv
 from mlc_compile.driver.pack import pack_weights
 from mlc_compile.driver.subject import read_subject
+from mlc_compile.emit.backend import emitter_of
 from mlc_compile.errors import DamageError
 from mlc_compile.model.qwen3 import export
 from mlc_compile.passes.bind_weights import read_plan
@@ -30,7 +32,7 @@ from mlc_compile.progress import SILENT
 from mlc_compile.runtime import vm as runtime
 from mlc_compile.runtime.engine import Engine
 from mlc_compile.runtime.sampler import GREEDY, Sampler, Sampling
-from mlc_compile.target import Target, find_target
+from mlc_compile.target import Target, find_target, host_target
 from tests.simt.model import interpreted
 
 LIMITS = Limits(context=96, prefill_chunk=64)
@@ -45,15 +47,9 @@ CASES = [
 
 
 def tvm_target(row: Target) -> tvm.target.Target:
-    """As an emitter would describe it; there is none yet for some of the backends."""
-    assert row.device is not None
-    limits = {
-        "max_num_threads": row.device.threads,
-        "max_shared_memory_per_block": row.device.shared_bytes,
-        "thread_warp_size": row.device.subgroup,
-    }
-    arch = {"arch": row.device.archs[0]} if row.device.archs else {}
-    return tvm.target.Target({"kind": row.backend, **limits, **arch}, host={"kind": "llvm"})
+    """As the row's emitter describes its device, with this machine for a host."""
+    host = {name: getattr(host_target(), name) for name in ("triple", "mcpu", "mattr")}
+    return emitter_of(row).tvm_target(msgspec.structs.replace(row, **host))
 
 
 @dataclass(frozen=True)
@@ -144,7 +140,7 @@ def test_prefill_gives_the_last_position(model):
 def loaded(model, monkeypatch, params) -> Engine:
     """The runtime over the module, with the host's memory for a device's."""
     monkeypatch.setattr(runtime, "_load_machine", lambda _path, _device: model.vm)
-    monkeypatch.setattr(runtime, "open_device", lambda _backend: tvm.cpu())
+    monkeypatch.setattr(runtime, "open_device", lambda *_asked: tvm.cpu())
     monkeypatch.setattr(runtime, "map_weights", lambda _directory, _manifest: params)
     manifest = SimpleNamespace(
         backend="cuda",
@@ -154,7 +150,7 @@ def loaded(model, monkeypatch, params) -> Engine:
         limits=LIMITS,
         vocab_size=model.expected.shape[1],
     )
-    library = SimpleNamespace(path="lib.so")
+    library = SimpleNamespace(path="lib.so", device=None)
     loadable = SimpleNamespace(directory=Path(), manifest=manifest, library=library)
     return Engine(runtime.CompiledModel(loadable), LIMITS, manifest.vocab_size)
 

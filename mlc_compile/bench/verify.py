@@ -110,7 +110,7 @@ def replay_proof(directory: Path) -> Check:
     check_versions(manifest)
     check_weights(directory, manifest)
     start_tvm()
-    absent = missing_device(manifest.backend)
+    absent = missing_device(manifest.backend, runnable[0].device)
     if absent is not None:
         return Check(status="not run", reason=f"no device: {absent}")
     prompt, expected = read_proof(directory / PROOF)

@@ -92,7 +92,8 @@ def check_weights(directory: Path, manifest: Manifest) -> None:
         )
     _check_plan(directory, manifest)
     sizes = {file.path: file.nbytes for file in manifest.files}
-    sizes[PACKED_WEIGHTS] = manifest.plan.nbytes
+    if not manifest.plan.sharded:
+        sizes[PACKED_WEIGHTS] = manifest.plan.nbytes
     for name, expected in sizes.items():
         _check_size(directory / name, expected)
 

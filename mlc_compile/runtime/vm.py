@@ -19,7 +19,7 @@ import numpy.typing as npt
 from mlc_compile.artifact import PACKED_WEIGHTS, Manifest
 from mlc_compile.errors import ConfigError, DamageError
 from mlc_compile.runtime.cache import aligned_zeros
-from mlc_compile.runtime.device import open_device
+from mlc_compile.runtime.device import open_device, raise_failure
 from mlc_compile.runtime.host import available_cores, require_threads, too_many_threads
 from mlc_compile.runtime.load import Loadable, plan_parts
 from mlc_compile.runtime.sampler import Sampler, Sampling, device_settings
@@ -74,7 +74,8 @@ class CompiledModel:
 
     def __init__(self, loadable: Loadable) -> None:
         manifest = loadable.manifest
-        self._device = open_device(manifest.backend)
+        self._backend = manifest.backend
+        self._device = open_device(manifest.backend, loadable.library.device)
         self._on_host = manifest.on_host
         self._vm = _load_machine(loadable.directory / loadable.library.path, self._device)
         self._functions = {name: self._vm[name] for name in FUNCTIONS}
@@ -85,6 +86,7 @@ class CompiledModel:
         self._settings: dict[Sampling, tuple[Tensor, ...]] = {}  # of the latest sampler
         self._vocab_size = manifest.vocab_size
         self._ids: Ints = aligned_zeros((manifest.limits.prefill_chunk,), "int32")
+        raise_failure(self._backend)  # the first: to take the weights or the cache
 
     def prefill(self, ids: Ints, position: int) -> Floats:
         """Append `ids` i32[n]; logits f32[vocab] that follow the last of them."""
@@ -116,7 +118,9 @@ class CompiledModel:
         else:
             settings = self._settings_of(sampler.sampling)
             chosen = self._choosers["sample"](logits, *settings, self._copied(sampler.uniform()))
-        return int(chosen.numpy()[0])
+        token_id = int(chosen.numpy()[0])
+        raise_failure(self._backend)
+        return token_id
 
     def watch(self, watcher: Watcher | None) -> None:
         """Have every call that the virtual machine makes told to `watcher`; None ends it.
@@ -140,6 +144,7 @@ class CompiledModel:
         logits = self._logits(name, ids, position)
         if not self._on_host:
             logits = logits.copyto(_host())
+            raise_failure(self._backend)
         rows: Floats = np.from_dlpack(logits)[0]  # [1, n or 1, vocab]; the tensor lives on in it
         return rows
 
