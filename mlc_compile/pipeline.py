@@ -213,7 +213,7 @@ def _activations(plan: Plan) -> tuple[Pass, ...]:
     """How matmuls read their activations; unquantized weights leave no choice."""
     target, rows = plan.target, plan.limits.prefill_chunk
     norms, swiglu = FuseRMSNormLinear(target), FuseSwiGLUEpilogue(target)
-    fused = (norms,) if target.device is None else (FuseResidual(), norms, swiglu)
+    fused = (FuseResidual(), norms, swiglu)
     if not has_codes(find_scheme(plan.scheme)):
         return fused
     if plan.activations == "float32":

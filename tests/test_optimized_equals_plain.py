@@ -1,4 +1,4 @@
-"""Random small models compute the same with every optional pass and with none."""
+"""Random small models, and the example, compute the same with every optional pass and with none."""
 
 import json
 import shutil
@@ -89,16 +89,24 @@ def logits(artifact, out):
     return np.load(out)
 
 
+def build_both(cli, model, place, scheme):
+    """f32[n, vocab] of the prompt, with every optional pass and with none."""
+    disabled = [word for name in optional_passes() for word in ("--disable-pass", name)]
+    for name, options in {"optimized": [], "plain": disabled}.items():
+        ran = cli("build", model, "-o", place / name, "--quant", scheme, "-q", *options)
+        assert ran.code == 0, ran.err  # the proof passed: it is numpy's
+        yield logits(ran.out.strip(), place / f"{name}.npy")
+
+
 @pytest.mark.parametrize("scheme", TOLERANCE)
 @pytest.mark.parametrize("sizes", MODELS.values(), ids=MODELS)
 def test_the_passes_change_nothing_but_speed(cli, checkpoint, tmp_path, sizes, scheme):
-    model = checkpoint(**sizes)
-    disabled = [word for name in optional_passes() for word in ("--disable-pass", name)]
-    got = []
-    for name, options in {"optimized": [], "plain": disabled}.items():
-        ran = cli("build", model, "-o", tmp_path / name, "--quant", scheme, "-q", *options)
-        assert ran.code == 0, ran.err  # the proof passed: it is numpy's
-        got.append(logits(ran.out.strip(), tmp_path / f"{name}.npy"))
-    optimized, plain = got
+    optimized, plain = build_both(cli, checkpoint(**sizes), tmp_path, scheme)
     assert optimized.shape == plain.shape == (len(PROMPT), VOCAB)
     assert np.abs(optimized - plain).max() < TOLERANCE[scheme] * np.abs(plain).max()
+
+
+def test_nor_do_they_change_the_example(cli, tmp_path):
+    optimized, plain = build_both(cli, "demo", tmp_path, "q4f16_1")
+    assert np.abs(optimized - plain).max() < TOLERANCE["q4f16_1"] * np.abs(plain).max()
+    assert np.array_equal(optimized.argmax(1), plain.argmax(1))

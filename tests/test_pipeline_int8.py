@@ -89,6 +89,18 @@ def test_a_decoded_token_costs_five_launches_a_layer(kernels, target, scheme):
     }
 
 
+@pytest.mark.parametrize("target", ["cpu-x86-64-v2", "cpu-x86-64-v3"])
+@pytest.mark.parametrize("scheme", FLOAT)
+def test_a_token_in_float_costs_six_launches_a_layer(kernels, target, scheme):
+    assert kernels("decode", target, scheme) == {
+        # qkv and gate and up with the norm before them, o and down with the residual; the head.
+        "gemv": 4 * LAYERS + 1,
+        "flat_step": LAYERS,
+        "swiglu": LAYERS,
+        "rope_angles": 1,
+    }
+
+
 @pytest.mark.parametrize("disabled", [(), ("FuseSwiGLUEpilogue",)])
 def test_swiglu_ends_gate_and_up_or_begins_down(nano_after, disabled):
     mod = nano_after("activations", "cpu-x86-64-v3", "q4f16_1", disabled=disabled)

@@ -37,6 +37,7 @@ NEVER: Final = frozenset(
         "relax.call_pure_packed",
         "relax.call_py_func",
         "relax.call_tir_inplace",
+        "relax.invoke_pure_closure",
         "relax.nn.dropout",
     }
 )

@@ -23,8 +23,8 @@ from tvm.ir.transform import PassContext, module_pass
 from tvm.relax.expr_functor import mutator
 
 from mlc_compile import ops
-from mlc_compile.passes import cost, events
-from mlc_compile.passes.rewrite import Fuser, call_of, fuse_functions
+from mlc_compile.passes import cost
+from mlc_compile.passes.rewrite import TargetFuser, call_of, fuse_functions
 from mlc_compile.target import Target
 
 NORM: Final = "relax.nn.rms_norm"
@@ -43,18 +43,8 @@ class FuseRMSNormLinear:
 
 
 @mutator
-class _Fuser(Fuser):
+class _Fuser(TargetFuser):
     step: ClassVar[str] = "FuseRMSNormLinear"
-
-    def __init__(
-        self,
-        mod: IRModule,
-        func: relax.Function,
-        noted: list[events.Event],
-        target: Target,
-    ) -> None:
-        super().__init__(mod, func, noted)
-        self.target = target
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         if not ops.is_call(call, MATMUL) or call.attrs["source"] != "plain":

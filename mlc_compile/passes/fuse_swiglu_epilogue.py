@@ -29,8 +29,9 @@ from tvm.relax.expr_functor import mutator
 
 from mlc_compile import ops
 from mlc_compile.layout import ROWS
-from mlc_compile.passes import cost, events
-from mlc_compile.passes.rewrite import Fuser, fuse_functions
+from mlc_compile.passes import cost
+from mlc_compile.passes.rewrite import TargetFuser, fuse_functions
+from mlc_compile.passes.values import behind
 from mlc_compile.target import Target
 
 SWIGLU: Final = "mlc.swiglu"
@@ -52,25 +53,15 @@ class FuseSwiGLUEpilogue:
 
 
 @mutator
-class _Fuser(Fuser):
+class _Fuser(TargetFuser):
     step: ClassVar[str] = "FuseSwiGLUEpilogue"
-
-    def __init__(
-        self,
-        mod: IRModule,
-        func: relax.Function,
-        noted: list[events.Event],
-        target: Target,
-    ) -> None:
-        super().__init__(mod, func, noted)
-        self.target = target
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         gated = _reads_swiglu(call)
         product = call.args[0] if gated else None
         call = super().visit_call_(call)
         # As it is now: the matmul may itself have read a SwiGLU.
-        matmul = self.lookup_binding(call.args[0]) if isinstance(product, relax.Var) else None
+        matmul = behind(call.args[0], self.builder_) if isinstance(product, relax.Var) else None
         name = next((name for name in MATMULS if ops.is_call(matmul, name)), None)
         if name is None:
             return call

@@ -9,6 +9,7 @@ from tvm.relax.analysis import get_var2val
 from tvm.relax.expr_functor import PyExprMutator
 
 from mlc_compile.passes import events
+from mlc_compile.target import Target
 
 Bindings = dict[relax.Var, relax.Expr]  # what each variable of a function is bound to
 
@@ -33,7 +34,7 @@ class Fuser(PyExprMutator):
 
     def __init__(self, mod: IRModule, func: relax.Function, noted: list[events.Event]) -> None:
         super().__init__(mod)
-        self.bindings = bindings_of(func)
+        self.bindings = {v: e for v, e in bindings_of(func).items() if stays_usable(v, e)}
         self.uses = uses_of(func)
         self.noted = noted
 
@@ -44,6 +45,16 @@ class Fuser(PyExprMutator):
     def refused(self, subject: str, reason: str) -> None:
         """Note that `subject` stays although it looks as if it could be rewritten."""
         self.noted.append(events.Event(self.step, subject, "refused", reason))
+
+
+class TargetFuser(Fuser):
+    """A fuser that decides by the target's numbers."""
+
+    def __init__(
+        self, mod: IRModule, func: relax.Function, noted: list[events.Event], target: Target
+    ) -> None:
+        super().__init__(mod, func, noted)
+        self.target = target
 
 
 FuserMaker = Callable[[IRModule, relax.Function, list[events.Event]], Fuser]
@@ -70,8 +81,21 @@ def bindings_of(func: relax.Function) -> Bindings:
     return dict(get_var2val(func))
 
 
+def stays_usable(var: relax.Var, bound: relax.Expr) -> bool:
+    """Whether what `var` was made of can still be read wherever `var` can.
+
+    A dataflow block's own variables end with it; what it hands on may be made of them.
+    """
+    return isinstance(var, relax.DataflowVar) or not any(
+        isinstance(read, relax.DataflowVar) for read in free_vars(bound)
+    )
+
+
 def uses_of(func: relax.Function) -> Counter[relax.Var]:
-    """Variable -> how many times it is read, the function's result included."""
+    """Variable -> how many times it is read, the function's result included.
+
+    Models have no branches here: what stands in one is not looked into.
+    """
     values = [binding.value for block in func.body.blocks for binding in block.bindings]
     return Counter(v for value in [*values, func.body.body] for v in free_vars(value))
 

@@ -10,7 +10,7 @@ from tvm import IRModule, relax
 from tvm.ir.expr import GenericConst
 
 from mlc_compile.passes import events
-from mlc_compile.passes.rewrite import free_vars
+from mlc_compile.passes.rewrite import stays_usable
 
 Array = npt.NDArray[np.generic]
 
@@ -19,14 +19,11 @@ FILLS: Final[Mapping[str, int | None]] = {"relax.zeros": 0, "relax.ones": 1, "re
 
 
 def behind(expr: relax.Expr, builder: relax.BlockBuilder) -> relax.Expr:
-    """`expr`, or what it was bound to while `builder` rebuilt the function, if it may be used here.
-
-    A block's own variables end with it: what one of another block was made of may be gone.
-    """
+    """`expr`, or what it was bound to while `builder` rebuilt the function, if it may be used here."""
     seen = expr
     while isinstance(seen, relax.Var):
         bound = builder.lookup_binding(seen)
-        if bound is None or not (isinstance(seen, relax.DataflowVar) or _lasting(bound)):
+        if bound is None or not stays_usable(seen, bound):
             return seen
         seen = bound
     return seen
@@ -50,10 +47,6 @@ def filling(expr: relax.Expr) -> Array | None:
         return None
     number = FILLS[name]
     return array_of(expr.args[1]) if number is None else np.array(number, str(expr.ty.dtype))
-
-
-def _lasting(bound: relax.Expr) -> bool:
-    return not any(isinstance(var, relax.DataflowVar) for var in free_vars(bound))
 
 
 def tidied(before: IRModule, after: IRModule) -> IRModule:

@@ -9,6 +9,7 @@ from mlc_compile.passes.fold_constants import MOST_BYTES, FoldConstants
 from mlc_compile.passes.values import array_of
 from tests.passes.expressions import (
     SEEDS,
+    SPECIAL,
     assert_equal_to_the_bit,
     expression,
     plain_results,
@@ -94,6 +95,39 @@ def test_a_reader_gets_the_number(graph, same):
         return emit(op.multiply(x, const(A[0] + B[0])))
 
     same(FoldConstants()(graph(X, before)), graph(X, after))
+
+
+WHOLE = [0, 1, -1, 3, 127, -128, 2**31 - 1, -(2**31)]
+VALUES = {"float16": SPECIAL, "float32": SPECIAL, "float64": SPECIAL, "int8": WHOLE, "int32": WHOLE}
+
+
+def arithmetic(x, y):
+    """What is folded of numbers, not only moved."""
+    yield from (op.add(x, y), op.subtract(x, y), op.multiply(x, y), op.negative(x), op.abs(x))
+    yield from (op.astype(x, wider) for wider in ("float32", "float64"))
+    if str(x.ty.dtype).startswith("float"):
+        yield from (op.divide(x, y), op.sqrt(x), op.astype(x, "float16"))
+
+
+@pytest.mark.parametrize("dtype", VALUES)
+def test_a_kernel_computes_what_is_folded(graph, dtype):
+    """Of numbers that come at run time, so that TVM cannot simplify anything."""
+    with np.errstate(over="ignore"):
+        numbers = np.array(VALUES[dtype]).astype(dtype)
+    x, y = (side.ravel() for side in np.meshgrid(numbers, numbers))
+
+    def module(*inputs):
+        def body(emit, *given):
+            return emit(relax.Tuple([emit(v) for v in arithmetic(*(inputs or given))]))
+
+        return graph({"x": x.shape, "y": x.shape}, body, dtypes=dict.fromkeys("xy", dtype))
+
+    (binding,) = FoldConstants()(module(const(x), const(y)))["main"].body.blocks[0].bindings
+    executable = tvm.compile(module(), tvm.target.Target({"kind": "llvm"}))
+    main = relax.VirtualMachine(executable, tvm.cpu())["main"]
+    computed = main(*map(tvm.runtime.tensor, (x, y)))
+    folded = [array_of(field) for field in binding.value.fields]
+    assert_equal_to_the_bit([c.numpy() for c in computed], folded)
 
 
 LAST_BIT = "numpy and the target may differ in the last bit"
