@@ -24,7 +24,7 @@ from tests.simt.model import interpreted
 from tests.test_gpu_model import tvm_target
 
 VOCAB = 512  # of nano
-CASES = [("cuda-sm80", "q4f16_1"), ("webgpu", "q4f32_1")]
+CASES = [("cuda-sm80", "q4f16_1"), ("vulkan", "q4f32_1")]
 
 
 @pytest.fixture(scope="module", params=CASES, ids="-".join)

@@ -66,8 +66,6 @@ class Kernel:
         """Run all blocks."""
         grid = Grid(self.plan.name, self._extents(host, "block"), self._extents(host, "thread"))
         self.plan.launches.append(self._record(grid))
-        if grid.blocks * grid.threads == 0:
-            return
         trackers = self._trackers(host)
         chunk = self._blocks_at_once(grid)
         for first in range(0, grid.blocks, chunk):
@@ -142,7 +140,8 @@ class Kernel:
         extents = [1, 1, 1]
         for axis in self.usage.axes:
             if axis.kind == kind:
-                extents[axis.number] = int(axis.extent(host)[0])
+                # TVM's runtime makes a 1 of an extent that is 0: kernels must know of it.
+                extents[axis.number] = int(axis.extent(host)[0]) or 1
         x, y, z = extents
         return x, y, z
 

@@ -44,13 +44,18 @@ def row_sums(threads=64):
     return k.get()
 
 
-@pytest.mark.parametrize("rows", [0, 1, 7, 300])  # 300 rows of 64 threads are two chunks
+@pytest.mark.parametrize("rows", [1, 7, 300])  # 300 rows of 64 threads are two chunks
 def test_a_reduction_through_shared_memory(rows):
     x = np.random.default_rng(1).integers(-9, 9, (rows, 256)).astype("float32")
     y = np.zeros(rows, "float32")
     (record,) = run(row_sums(), x, y, target=METAL)
     np.testing.assert_array_equal(y, x.sum(axis=1))  # small integers: exact in any order
     assert record == Launch("row_sums", (rows, 1, 1), (64, 1, 1), 256, 4, 2)
+
+
+def test_a_grid_of_no_blocks_is_one_block_as_tvms_runtime_launches_it():
+    with pytest.raises(OutOfBounds, match=r"read of x\[0\], size 0"):
+        run(row_sums(), np.zeros((0, 256), "float32"), np.zeros(0, "float32"), target=METAL)
 
 
 @pytest.mark.parametrize("kind", ["cuda", "metal", "vulkan", "webgpu"])

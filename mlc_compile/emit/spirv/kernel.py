@@ -42,6 +42,7 @@ def emit_kernel(func: tirx.PrimFunc, device: Device) -> Shader:
         code=module.binary((x, y, z)),
         uniform_block=uniform,
         local_size=(x, y, z),
+        shared_bytes=k.shared_bytes,
         capabilities=tuple(sorted(c.name for c in module.capabilities)),
     )
 

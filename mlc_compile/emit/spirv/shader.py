@@ -15,4 +15,5 @@ class Shader:
     code: bytes  # SPIR-V 1.3, little-endian words
     uniform_block: bool  # numbers come in a uniform block, else as push constants
     local_size: tuple[int, int, int]  # threads of a block
+    shared_bytes: int  # of a block; whole numbers below 32 bits take 4 bytes each
     capabilities: tuple[str, ...]  # what a device must enable; SPIR-V's names, sorted

@@ -6,7 +6,6 @@ put them into the blob of modules as TVM's own Vulkan module would be saved. A T
 a generator keeps it, and what it makes is left alone.
 """
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,13 +21,11 @@ from mlc_compile.emit.backend import Emitted
 from mlc_compile.emit.device_blob import Entry, packer
 from mlc_compile.emit.link.linker import Linker, as_tvm_callback
 from mlc_compile.emit.spirv import Shader, emit_kernel
-from mlc_compile.emit.spirv.walk import visit
 from mlc_compile.emit.vulkan.payload import KIND, LAYOUT, write_vulkan
 from mlc_compile.emit.vulkan.shaders import ShaderFacts, needs
 from mlc_compile.passes.events import Event
 from mlc_compile.target import Device, Target
 
-SHARED: Final = "shared"  # how scopes of memory that a block shares begin
 HOOK: Final = "target.build.vulkan"  # what TVM calls with the kernels of a module
 THEIRS: Final = Event(
     source="vulkan",
@@ -99,12 +96,8 @@ def emit(mod: IRModule, target: Target, linker: Linker, out: Path) -> Emitted:
 
 
 def shaders(kernels: dict[str, tirx.PrimFunc], device: Device) -> list[Shader]:
-    """Each kernel as SPIR-V; TargetError names the first that has what cannot be said in it.
-
-    Buffers that are read and written four values at a time become buffers of such vectors.
-    """
-    rewritten = tirx.transform.PointerValueTypeRewrite()(IRModule(kernels))
-    return [emit_kernel(rewritten[name], device) for name in kernels]
+    """Each kernel as SPIR-V; TargetError names the first that has what cannot be said in it."""
+    return [emit_kernel(func, device) for func in kernels.values()]
 
 
 def facts_of(func: tirx.PrimFunc, shader: Shader) -> ShaderFacts:
@@ -113,26 +106,13 @@ def facts_of(func: tirx.PrimFunc, shader: Shader) -> ShaderFacts:
     return ShaderFacts(
         kernel=shader.name,
         local_size=shader.local_size,
-        shared_bytes=shared_bytes(func),
+        shared_bytes=shader.shared_bytes,
         buffers=buffers,
         scalars=len(func.params) - buffers,
         uniform_block=shader.uniform_block,
         capabilities=shader.capabilities,
         code_bytes=len(shader.code),
     )
-
-
-def shared_bytes(func: tirx.PrimFunc) -> int:
-    """What a block's threads share in a lowered kernel, where buffers may be of vectors."""
-    sizes: list[int] = []
-
-    def add(node: object) -> None:
-        if isinstance(node, tirx.AllocBuffer) and str(node.buffer.scope()).startswith(SHARED):
-            values = math.prod(int(size) for size in node.buffer.shape)
-            sizes.append(values * tvm_ffi.dtype(str(node.buffer.dtype)).itemsize)
-
-    visit(func.body, add)
-    return sum(sizes)
 
 
 @contextmanager

@@ -9,10 +9,13 @@ import pytest
 from mlc_compile.emit.tool import Answer
 from mlc_compile.emit.vulkan import devices
 from mlc_compile.emit.vulkan.devices import Lack, lacking, missing
+from mlc_compile.runtime.vulkan.loader import open_gpu
 from mlc_compile.target import find_target
 
-SMALL = '["Small", 256, 16384, 134217728, 8]'
-LARGE = '["Large", 1024, 65536, 4294967295, 1000000]'
+SMALL = '["Small", 256, 16384, 134217728, 8, true, false]'
+LARGE = '["Large", 1024, 65536, 4294967295, 1000000, true, true]'
+WITHOUT_HALVES = '["Old", 1024, 65536, 4294967295, 1000000, false, true]'
+WITHOUT_BYTES = '["New", 1024, 65536, 4294967295, 1000000, true, false]'
 
 
 @pytest.fixture
@@ -37,7 +40,9 @@ def test_of_package_loader_and_driver_the_first_that_is_missing_is_named(machine
     assert missing() == Lack("there is no Vulkan loader (libvulkan)", devices.LOADER_FIX)
     machine()
     lack = missing()
-    assert lack == Lack("there is no Vulkan device: drivers report none", devices.DRIVER_FIX)
+    assert lack == Lack(
+        "there is no Vulkan device: drivers report none with Vulkan 1.1", devices.DRIVER_FIX
+    )
     machine(SMALL)
     assert missing() is None
 
@@ -58,13 +63,22 @@ def test_one_device_that_meets_the_row_s_limits_is_enough(machine):
     assert lacking(find_target("vulkan").device) is None
 
 
+def test_a_device_without_what_the_row_has_is_not_enough(machine):
+    machine(WITHOUT_HALVES)
+    assert lacking(find_target("vulkan").device) == Lack("Old has no float16, the target has")
+    machine(WITHOUT_BYTES)
+    assert lacking(find_target("vulkan").device) is None
+    lack = Lack("New has no 8-bit storage, the target has")
+    assert lacking(find_target("vulkan-radv").device) == lack
+
+
 def test_what_is_asked_without_drivers_is_asked_for_nothing_else(machine):
     machine(package=False)
     assert lacking(find_target("vulkan").device) == missing()
 
 
 @pytest.mark.vulkan
-def test_drivers_of_this_machine_tell_their_limits():
+def test_drivers_of_this_machine_tell_what_it_has():
     if importlib.util.find_spec("vulkan") is None:
         pytest.skip("needs the package vulkan: pip install 'mlc_compile[vulkan]'")
     if ctypes.util.find_library("vulkan") is None:
@@ -80,6 +94,10 @@ def test_drivers_of_this_machine_tell_their_limits():
         assert one.shared_bytes >= 16384
         assert one.binding_bytes >= 1 << 27
         assert one.buffers >= 4
+    opened = open_gpu()  # the runtime asks in its own way
+    (seen, *_) = [one for one in found if one.name == opened.name]
+    assert seen.f16 == ({"Float16", "StorageBuffer16BitAccess"} <= opened.capabilities)
+    assert seen.int8 == ("StorageBuffer8BitAccess" in opened.capabilities)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the loader takes such a variable on Linux")

@@ -22,12 +22,12 @@ from mlc_compile.emit.cuda import emitter as cuda
 from mlc_compile.emit.device_blob import OWN_CODE, read_blob, read_cuda
 from mlc_compile.emit.link.check_library import check_library
 from mlc_compile.emit.link.linker import find_linker
-from mlc_compile.emit.vulkan import emitter
 from mlc_compile.emit.vulkan.emitter import (
     HOOK,
     THEIRS,
     build,
     emit,
+    facts_of,
     kernels_kept,
     shaders,
     tvm_target,
@@ -154,11 +154,14 @@ def test_what_each_kernel_takes_is_told_and_what_a_device_must_have(tmp_path):
     assert set(needs.capabilities) == set.union(*by_kernel.values())
 
 
-def test_shared_vectors_count_with_all_their_lanes():
-    def halves(argument):
-        x, y = (argument(name, (4 * THREADS,), "float16") for name in "xy")
+@pytest.mark.parametrize(("dtype", "nbytes"), [("float16", 2), ("float32", 4), ("int16", 4)])
+def test_what_a_block_shares_is_told_as_the_shader_holds_it(dtype, nbytes):
+    """Vectors with all their lanes, and a small whole number in a word."""
+
+    def turned(argument):
+        x, y = (argument(name, (4 * THREADS,), dtype) for name in "xy")
         with T.launch_thread("blockIdx.x", 1), T.launch_thread("threadIdx.x", THREADS) as lane:
-            scratch = T.alloc_buffer((4 * THREADS,), "float16", scope="shared")
+            scratch = T.alloc_buffer((4 * THREADS,), dtype, scope="shared")
             at = tvm.tirx.Ramp(lane * 4, 1, 4)
             T.buffer_store(scratch, x[at], [at])
             T.evaluate(
@@ -167,8 +170,9 @@ def test_shared_vectors_count_with_all_their_lanes():
             back = tvm.tirx.Ramp((THREADS - 1 - lane) * 4, 1, 4)
             T.buffer_store(y, scratch[back], [at])
 
-    (func,) = build(module(halves=halves), ROW).kernels.values()
-    assert emitter.shared_bytes(func) == 2 * 4 * THREADS
+    kernels = build(module(turned=turned), ROW).kernels
+    ((func, shader),) = zip(kernels.values(), shaders(kernels, ROW.device), strict=True)
+    assert facts_of(func, shader).shared_bytes == nbytes * 4 * THREADS
 
 
 def digest(directory):

@@ -12,7 +12,7 @@ WORDS = struct.pack("<3I", 0x07230203, 0x00010300, 0)
 
 
 def shader(name, code=WORDS, *, block=False):
-    return Shader(name, code, block, (64, 1, 1), ("Shader",))
+    return Shader(name, code, block, (64, 1, 1), 0, ("Shader",))
 
 
 def entry(name, *types, launch=("blockIdx.x", "threadIdx.x")):

@@ -88,7 +88,7 @@ def test_a_buffer_of_which_a_kernel_would_see_a_part_is_refused(
     limits = dataclasses.replace(gpu.limits, binding_bytes=1 << 16)
     small = Machine(dataclasses.replace(gpu, limits=limits))
     x, y = np.zeros(1 << 15, np.int32), np.zeros(4, np.int32)
-    with pytest.raises(VulkanFailure, match="takes a buffer of 131072 bytes"):
+    with pytest.raises(VulkanFailure, match="takes a buffer of 131,072 bytes"):
         Dispatcher(small).run(assemble(1, False), "add", [x, y], [np.int32(1)])
 
 

@@ -34,9 +34,23 @@ def test_without_the_loader_the_hint_names_a_driver(
     assert "mesa-vulkan-drivers" in caught.value.hint
 
 
-def test_without_a_driver_that_is_said(gpu: loader.Gpu, tmp_path: Path) -> None:
-    nowhere = str(tmp_path / "none.json")
-    env = os.environ | {"VK_ICD_FILENAMES": nowhere, "VK_DRIVER_FILES": nowhere}
+def test_another_package_of_this_name_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "vulkan.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "vulkan", raising=False)
+    with pytest.raises(TargetError, match=r"package vulkan is another: .*vulkan\.py") as caught:
+        loader.import_vulkan()
+    assert caught.value.hint == "pip install 'mlc_compile[vulkan]'"
+
+
+@pytest.mark.parametrize("told", [None, '{"damaged'])
+def test_without_a_driver_that_is_said(gpu: loader.Gpu, tmp_path: Path, told: str | None) -> None:
+    path = tmp_path / "icd.json"
+    if told is not None:
+        path.write_text(told)
+    env = os.environ | {"VK_ICD_FILENAMES": str(path), "VK_DRIVER_FILES": str(path)}
     program = (
         "from mlc_compile.errors import TargetError\n"
         "from mlc_compile.runtime.vulkan.loader import open_gpu\n"

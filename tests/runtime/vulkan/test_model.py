@@ -1,14 +1,18 @@
 """A Vulkan artifact, its library as it was linked, on this machine's device."""
 
+import functools
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from mlc_compile.runtime.engine import open_engine
+from mlc_compile.bench.agreement import compare
+from mlc_compile.bench.verify import BOUNDS
+from mlc_compile.runtime.engine import Engine, open_engine
 from mlc_compile.runtime.vulkan.buffers import Buffer
 from mlc_compile.runtime.vulkan.failure import VulkanFailure, no_room
 from mlc_compile.runtime.vulkan.loader import Gpu
@@ -17,18 +21,29 @@ from mlc_compile.runtime.vulkan.machine import Machine
 pytestmark = pytest.mark.vulkan
 
 Cli = Callable[..., object]
+Build = Callable[[Path], Path]
 PROMPT = "The quick brown"
+TOKENS = 16  # decoded after a prompt
 
 
 @pytest.fixture(scope="session")
-def artifact(
-    gpu: Gpu, cli: Cli, nano_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    """The nano checkpoint for Vulkan, INT4 weights."""
-    out = tmp_path_factory.mktemp("vulkan")
-    ran = cli("build", nano_checkpoint, "--target", "vulkan", "-o", out)
-    assert ran.code == 0, ran.err
-    return out / f"{nano_checkpoint.name}-q4f16_1" / "vulkan"
+def build_vulkan(gpu: Gpu, cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """`build_vulkan(checkpoint)`: its artifact for Vulkan, INT4 weights; once a session."""
+
+    @functools.cache
+    def build(checkpoint: Path) -> Path:
+        out = tmp_path_factory.mktemp("vulkan")
+        ran = cli("build", checkpoint, "--target", "vulkan", "-o", out)
+        assert ran.code == 0, ran.err
+        return out / f"{checkpoint.name}-q4f16_1" / "vulkan"
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def artifact(build_vulkan: Build, nano_checkpoint: Path) -> Path:
+    """The nano checkpoint for Vulkan."""
+    return build_vulkan(nano_checkpoint)
 
 
 def test_the_proof_is_replayed_on_the_device(cli: Cli, artifact: Path) -> None:
@@ -47,6 +62,43 @@ def test_the_text_is_that_of_the_cpu(cli: Cli, artifact: Path, build_nano: Calla
     assert ours.out == theirs.out
 
 
+@pytest.mark.parametrize("model", ["nano", pytest.param("tiny", marks=pytest.mark.slow)])
+def test_a_prompt_and_tokens_after_it_are_as_on_the_cpu(
+    request: pytest.FixtureRequest,
+    build_vulkan: Build,
+    build_model: Callable[..., Path],
+    golden: Callable[[str], Any],
+    model: str,
+) -> None:
+    """Both get the CPU's tokens, whatever Vulkan would have said (teacher forcing).
+
+    Logits may be off by the proof's share of the largest, so a token may be another one only
+    where the CPU puts it within twice that of its best.
+    """
+    checkpoint = request.getfixturevalue(f"{model}_checkpoint")
+    exact = build_model(checkpoint, "q4f16_1", "--activations", "float32")
+    ours, theirs = open_engine(build_vulkan(checkpoint)), open_engine(exact)
+    prompt = golden(model).prompts[65].ids.tolist()
+    tokens, expected = greedy_rows(theirs, prompt)
+    got = np.stack([np.array(ours.prefill(prompt)), *(np.array(ours.decode(t)) for t in tokens)])
+    bound = BOUNDS["float16"] * float(np.abs(expected).max())
+    assert np.abs(got - expected).max() <= bound
+    chosen = np.take_along_axis(expected, got.argmax(axis=1)[:, None], axis=1)[:, 0]
+    assert (chosen >= expected.max(axis=1) - 2 * bound).all()
+    agreement = compare(got, expected, bound)
+    assert agreement.same == agreement.decided >= TOKENS // 2  # or ties would be all there is
+
+
+def greedy_rows(engine: Engine, prompt: list[int]) -> tuple[list[int], np.ndarray]:
+    """The TOKENS likeliest tokens after a prompt, and the logits before each and after the last."""
+    tokens: list[int] = []
+    rows = [np.array(engine.prefill(prompt))]
+    for _ in range(TOKENS):
+        tokens.append(int(rows[-1].argmax()))
+        rows.append(np.array(engine.decode(tokens[-1])))
+    return tokens, np.stack(rows)
+
+
 def test_a_seed_gives_a_text_again(cli: Cli, artifact: Path) -> None:
     asked = ["--prompt", PROMPT, "--temperature", "0.9", "--seed", "7", "--max-tokens", "12"]
     first, again = (cli("run", artifact, *asked) for _ in "ab")
@@ -58,6 +110,9 @@ def test_a_model_that_does_not_fit_is_one_clear_error(
     artifact: Path, installed_machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create = installed_machine.heap.create
+    installed_machine.wait()
+    for spare in installed_machine.heap.take_kept():  # of earlier tests, large enough perhaps
+        installed_machine.heap.destroy(spare)
 
     def small(nbytes: int, wishes: tuple[int, ...]) -> Buffer:
         if nbytes > 50_000:

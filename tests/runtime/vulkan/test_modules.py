@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mlc_compile.errors import DamageError, TargetError
+from mlc_compile.runtime.vulkan import modules
 from mlc_compile.runtime.vulkan.failure import VulkanFailure, raise_kept
 from mlc_compile.runtime.vulkan.machine import Machine
 from mlc_compile.runtime.vulkan.modules import Launcher
@@ -162,3 +163,14 @@ def test_an_interrupt_during_a_launch_is_one(
     monkeypatch.setattr(installed_machine, "launch", interrupted)
     with pytest.raises(KeyboardInterrupt):
         add(*pointers(pair), 1, 8, 1)
+
+
+def test_an_interrupt_while_a_library_is_loaded_is_one(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_payload: bytes) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(modules, "read_payload", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        load()

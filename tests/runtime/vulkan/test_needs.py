@@ -32,10 +32,10 @@ def test_what_every_device_has_is_enough(gpu: Gpu) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "told"),
     [
-        ("threads", 1 << 20, "1048576 threads of a block, of "),
-        ("shared_bytes", 1 << 30, "1073741824 shared bytes of a block"),
-        ("capabilities", ("Kernel", "Shader"), "take: Kernel$"),
-        ("local_size", (1, 1, 1 << 20), "1048576 threads along z"),
+        ("threads", 1 << 20, r"1,048,576 threads of a block \(it has "),
+        ("shared_bytes", 1 << 30, "1,073,741,824 shared bytes of a block"),
+        ("capabilities", ("Kernel", "Shader"), r"take: Kernel \(it has none\)$"),
+        ("local_size", (1, 1, 1 << 20), "1,048,576 threads along z"),
     ],
 )
 def test_what_is_too_much_is_named(gpu: Gpu, field: str, value: object, told: str) -> None:
@@ -46,7 +46,7 @@ def test_what_is_too_much_is_named(gpu: Gpu, field: str, value: object, told: st
 
 def test_a_kernel_of_too_many_buffers_is_named(gpu: Gpu) -> None:
     few = dataclasses.replace(gpu, limits=dataclasses.replace(gpu.limits, buffers=3))
-    assert needs.shortages(SMALL, few) == ["4 buffers of a kernel, of 3"]
+    assert needs.shortages(SMALL, few) == ["4 buffers of a kernel (it has 3)"]
 
 
 def test_the_device_of_a_too_large_library_is_missing(installed_machine: Machine) -> None:
@@ -54,6 +54,6 @@ def test_the_device_of_a_too_large_library_is_missing(installed_machine: Machine
     assert missing_device("vulkan", SMALL) is None
     why = missing_device("vulkan", large)
     assert why is not None
-    assert "1048576 threads" in why
-    with pytest.raises(TargetError, match=r"needs a vulkan device: .* 1048576 threads"):
+    assert "1,048,576 threads" in why
+    with pytest.raises(TargetError, match=r"needs a vulkan device: .* 1,048,576 threads"):
         open_device("vulkan", large)

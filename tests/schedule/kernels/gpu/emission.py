@@ -12,7 +12,7 @@ from mlc_compile.emit.backend import emitter_of
 from mlc_compile.emit.cuda.emitter import left_as_source
 from mlc_compile.emit.cuda.nvcc import find_nvcc
 from mlc_compile.target import Device, Target, find_target
-from tests.schedule.kernels.gpu.place import elsewhere
+from tests.schedule.kernels.gpu.place import INTERPRETED, elsewhere
 from tests.simt import Launch
 from tests.simt.lowering import lower
 from tests.simt.run import execute
@@ -50,7 +50,7 @@ def simulate(func: tirx.PrimFunc, row: str, *args: np.ndarray | float) -> Sequen
     A kernel that is run again is not lowered again. A test may be somewhere else: see `place`.
     """
     place = elsewhere()
-    if place is not None:
+    if place is not INTERPRETED:
         return place.run(func, row, *args)
     launches = execute(lowered(func, row), *args)
     check_limits(launches, device_of(row))

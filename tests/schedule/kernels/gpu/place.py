@@ -18,11 +18,12 @@ class Place:
     ulps_of_exp: Callable[[np.ndarray], np.ndarray]  # (exponents) -> of float32
 
 
-_elsewhere: ContextVar[Place | None] = ContextVar("elsewhere", default=None)
+INTERPRETED = None
+_elsewhere: ContextVar[Place | None] = ContextVar("elsewhere", default=INTERPRETED)
 
 
 @contextmanager
-def at(place: Place) -> Iterator[None]:
+def at(place: Place | None) -> Iterator[None]:
     """Run kernels there, whatever row they are asked for."""
     token = _elsewhere.set(place)
     try:
@@ -39,4 +40,4 @@ def elsewhere() -> Place | None:
 def ulps_of_exp(x: np.ndarray) -> np.ndarray:
     """By how many units in the last place exp(x) may be off where kernels run."""
     place = elsewhere()
-    return np.full_like(x, ULPS_OF_EXP) if place is None else place.ulps_of_exp(x)
+    return np.full_like(x, ULPS_OF_EXP) if place is INTERPRETED else place.ulps_of_exp(x)
