@@ -19,7 +19,7 @@ FILLS: Final[Mapping[str, int | None]] = {"relax.zeros": 0, "relax.ones": 1, "re
 
 
 def behind(expr: relax.Expr, builder: relax.BlockBuilder) -> relax.Expr:
-    """`expr`, or what it was bound to while `builder` rebuilt the function, if it may be used here."""
+    """`expr`, or what it was bound to while `builder` rebuilt the function, if usable here."""
     seen = expr
     while isinstance(seen, relax.Var):
         bound = builder.lookup_binding(seen)
