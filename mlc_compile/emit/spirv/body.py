@@ -57,7 +57,7 @@ class Body:
         `before` and `after` are operands that are the same for all. `exact`: NoContraction.
         """
         if op is not Op.FConvert:
-            self._use(type_, *[o.type for o in operands])
+            self.use(type_, *[o.type for o in operands])
         made = tuple(
             self.pure(op, self.held(type_, lanes), (*before, *ids, *after), exact)
             for lanes, *ids in zip(type_.chunks, *[o.ids for o in operands], strict=True)
@@ -72,7 +72,7 @@ class Body:
 
     def constant(self, type_: Type, value: float) -> Value:
         """The same number in every lane."""
-        self._use(type_)
+        self.use(type_)
         made = d.constant(self.module, type_, value)
         self.constants.update(made.ids)
         if type_.lanes > 1:
@@ -122,7 +122,7 @@ class Body:
     def _construct(self, type_: Type, ids: list[int]) -> int:
         if len(ids) == 1:
             return ids[0]
-        self._use(type_)
+        self.use(type_)
         held = self.held(type_, len(ids))
         if self.constants.issuperset(ids):
             made = self.module.declare(Op.ConstantComposite, held, *ids)
@@ -135,7 +135,7 @@ class Body:
     def _extract(self, scalar: Type, vector: int, at: int) -> int:
         if vector in self._parts:
             return self._parts[vector][at]
-        self._use(scalar)
+        self.use(scalar)
         return self.pure(Op.CompositeExtract, self.held(scalar), (vector, at))
 
     # ---- types
@@ -148,7 +148,8 @@ class Body:
             found = self._held[key] = d.held(self.module, type_, key[2])
         return found
 
-    def _use(self, *types: Type) -> None:
+    def use(self, *types: Type) -> None:
+        """Values of these types are computed with, and not only loaded, stored or converted."""
         for type_ in types:
             if type_.bits == 16 and type_.half:
                 self.module.capabilities.add(Capability.Float16)

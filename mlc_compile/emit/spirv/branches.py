@@ -93,6 +93,7 @@ def branch(k: Kernel, condition: Value, yes: Callable[[], Value], no: Callable[[
     a, after_a = _arm(k, then, merge, yes)
     b, after_b = _arm(k, other, merge, no)
     body.open_block(merge)
+    body.use(a.type)
     chunks = zip(a.type.chunks, a.ids, b.ids, strict=True)
     ids = [
         body.impure(Op.Phi, body.held(a.type, lanes), x, after_a, y, after_b)

@@ -1,8 +1,9 @@
 """Conversions between types: of numbers, and of bits.
 
 As in C, a float becomes an integer by losing its fraction; one that does not fit means
-nothing. What is not zero is true. Whether float32 rounds to the nearest float16 or toward zero
-is the device's choice, as Vulkan leaves it.
+nothing. What is not zero is true. Whether float32 rounds to the nearest float16 or toward zero,
+and whether a subnormal number is kept or counts as zero, is the device's choice, as Vulkan
+leaves it.
 """
 
 from collections.abc import Mapping

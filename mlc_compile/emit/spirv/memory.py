@@ -5,7 +5,7 @@ from tvm.runtime import Object as Node
 
 from . import declarations as d
 from .dtypes import BOOL, INT32, UINT32, WIDEST, Type, Value
-from .enumerants import Capability, MemoryAccess, StorageClass
+from .enumerants import MemoryAccess, StorageClass
 from .module import append
 from .opcodes import Op
 from .state import Kernel, Memory
@@ -58,8 +58,7 @@ def allocate(k: Kernel, node: tirx.AllocBuffer, storage: StorageClass) -> int:
     root, scalar = key_of(node.buffer), element.scalar
     width = k.usage.widths.get(root, 1)
     elements = -(-lanes // width)
-    if scalar.half:
-        k.module.capabilities.add(Capability.Float16)
+    k.body.use(scalar)
     held = d.held(k.module, scalar, width)
     array = k.module.declare_type(Op.TypeArray, held, d.word(k.module, elements))
     variable = _variable(k, storage, d.pointer(k.module, storage, array))

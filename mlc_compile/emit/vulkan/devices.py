@@ -21,14 +21,32 @@ PACKAGE_FIX: Final = "pip install 'mlc_compile[vulkan]'"
 LOADER_FIX: Final = "apt-get install libvulkan1"
 DRIVER_FIX: Final = "install your GPU's driver, or Mesa's: apt-get install mesa-vulkan-drivers"
 
-# Prints what `Seen` holds of each device.
+# Prints what `Seen` holds of each device that has Vulkan 1.1, which brings 16-bit storage.
 QUESTION: Final = """
 import json, vulkan as vk
-instance = vk.vkCreateInstance(vk.VkInstanceCreateInfo(), None)
-found = map(vk.vkGetPhysicalDeviceProperties, vk.vkEnumeratePhysicalDevices(instance))
+version = vk.VK_MAKE_VERSION(1, 1, 0)
+info = vk.VkInstanceCreateInfo(pApplicationInfo=vk.VkApplicationInfo(apiVersion=version))
+instance = vk.vkCreateInstance(info, None)
 names = ["maxComputeWorkGroupInvocations", "maxComputeSharedMemorySize", "maxStorageBufferRange",
          "maxPerStageDescriptorStorageBuffers"]
-told = [[one.deviceName, *(getattr(one.limits, name) for name in names)] for one in found]
+def features(one):
+    found = vk.ffi.new("VkPhysicalDeviceFeatures2*")
+    found.sType = vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2
+    f16 = vk.ffi.new("VkPhysicalDeviceShaderFloat16Int8Features*")
+    f16.sType = vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES
+    half = vk.ffi.new("VkPhysicalDevice16BitStorageFeatures*")
+    half.sType = vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES
+    byte = vk.ffi.new("VkPhysicalDevice8BitStorageFeatures*")
+    byte.sType = vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_8BIT_STORAGE_FEATURES
+    found.pNext, f16.pNext, half.pNext = f16, half, byte
+    vk.vkGetPhysicalDeviceFeatures2(one, found)
+    return [bool(f16.shaderFloat16 and half.storageBuffer16BitAccess),
+            bool(byte.storageBuffer8BitAccess)]
+told = []
+for one in vk.vkEnumeratePhysicalDevices(instance):
+    is_ = vk.vkGetPhysicalDeviceProperties(one)
+    if is_.apiVersion >= version:
+        told.append([is_.deviceName, *(getattr(is_.limits, n) for n in names), *features(one)])
 print(json.dumps(told))
 """
 
@@ -41,6 +59,8 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
     shared_bytes: int
     binding_bytes: int
     buffers: int
+    f16: bool  # in buffers and in arithmetic
+    int8: bool  # in buffers
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +100,14 @@ def devices() -> tuple[Seen, ...] | str:
     answer = ask([sys.executable, "-P", "-c", QUESTION], {"XDG_RUNTIME_DIR": "/", **environment()})
     if answer.fault:
         return answer.fault
-    return msgspec.json.decode(answer.out, type=tuple[Seen, ...]) or "drivers report none"
+    return (
+        msgspec.json.decode(answer.out, type=tuple[Seen, ...])
+        or "drivers report none with Vulkan 1.1"
+    )
 
 
 def _shortages(wanted: Device, seen: Seen) -> Iterator[str]:
-    """Limits of a device that are below those of the target's."""
+    """What a device has not, or less of, than the target's."""
     for what, asked, most in (
         ("threads a block", wanted.threads, seen.threads),
         ("bytes of shared memory", wanted.shared_bytes, seen.shared_bytes),
@@ -93,3 +116,9 @@ def _shortages(wanted: Device, seen: Seen) -> Iterator[str]:
     ):
         if asked is not None and asked > most:
             yield f"{seen.name} allows {most:,} {what}, the target {asked:,}"
+    for what, needed, there in (
+        ("float16", wanted.f16, seen.f16),
+        ("8-bit storage", wanted.int8, seen.int8),
+    ):
+        if needed and not there:
+            yield f"{seen.name} has no {what}, the target has"

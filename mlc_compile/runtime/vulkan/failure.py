@@ -6,10 +6,12 @@ from mlc_compile.errors import EnvironmentError_
 
 NO_ROOM: Final = ("VkErrorOutOfDeviceMemory", "VkErrorOutOfHostMemory")
 LOST: Final = "VkErrorDeviceLost"
+SMALLER: Final = "compile with a smaller --context, or free the GPU's memory"
 HINTS: Final = {
+    **dict.fromkeys(NO_ROOM, SMALLER),
     LOST: "the driver may have stopped a kernel that ran too long: see the system's log",
 }
-SMALLER: Final = "compile with a smaller --context, or free the GPU's memory"
+ELSE: Final = "update the GPU's driver, or build for this machine's CPU with --target cpu"
 
 
 class VulkanFailure(EnvironmentError_):
@@ -22,7 +24,7 @@ class VulkanFailure(EnvironmentError_):
 def refused(what: str, error: Any) -> VulkanFailure:
     """`error`, a VkError of the package or a VkResult, as it stopped us doing `what`."""
     name = error if isinstance(error, str) else type(error).__name__
-    return VulkanFailure(f"the GPU could not {what}: {name}", hint=HINTS.get(name, SMALLER))
+    return VulkanFailure(f"the GPU could not {what}: {name}", hint=HINTS.get(name, ELSE))
 
 
 def no_room(nbytes: int, name: str, error: Any) -> VulkanFailure:

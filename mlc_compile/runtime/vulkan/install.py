@@ -56,7 +56,7 @@ def _carrying(load: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     def call(payload: bytes) -> Any:
         try:
             return load(payload)
-        except MlcError as e:
+        except (MlcError, KeyboardInterrupt) as e:
             keep(e)
             raise Carried(str(e)) from e
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from mlc_compile.runtime.vulkan.buffers import ON_HOST, Buffer, Heap
 from mlc_compile.runtime.vulkan.commands import Queue
-from mlc_compile.runtime.vulkan.failure import VulkanFailure
+from mlc_compile.runtime.vulkan.failure import VulkanFailure, refused
 from mlc_compile.runtime.vulkan.loader import Gpu, open_gpu
 from mlc_compile.runtime.vulkan.pipelines import Pipeline, Pipelines
 from mlc_compile.runtime.vulkan.transfers import Transfers
@@ -156,5 +156,9 @@ class Machine:
 
 @functools.cache
 def the_machine() -> Machine:
-    """This process's GPU; errors as for `open_gpu`."""
-    return Machine(open_gpu())
+    """This process's GPU; errors as for `open_gpu`, VulkanFailure if it cannot be set up."""
+    gpu = open_gpu()
+    try:
+        return Machine(gpu)
+    except gpu.vk.VkError as e:
+        raise refused("be set up", e) from e

@@ -11,13 +11,13 @@ def require(needs: DeviceNeeds) -> None:
     short = shortages(needs, gpu)
     if short:
         raise TargetError(
-            f"{gpu.name} has less than its kernels take: {listing(short)}",
+            f"{gpu.name} has less than the kernels take: {listing(short)}",
             hint="build it for a target whose device has no more than this one",
         )
 
 
 def shortages(needs: DeviceNeeds, gpu: Gpu) -> list[str]:
-    """What the library takes that the device does not have: `n threads of a block, of m`."""
+    """What the library takes that the device does not have: `8 buffers of a kernel (it has 4)`."""
     has = gpu.limits
     asked = [
         ("threads of a block", needs.threads, has.threads),
@@ -27,4 +27,6 @@ def shortages(needs: DeviceNeeds, gpu: Gpu) -> list[str]:
     for axis, n, m in zip("xyz", needs.local_size, has.local_size, strict=True):
         asked.append((f"threads along {axis}", n, m))
     missing = sorted(set(needs.capabilities) - gpu.capabilities)
-    return missing + [f"{n} {what}, of {m}" for what, n, m in asked if n > m]
+    return [f"{one} (it has none)" for one in missing] + [
+        f"{n:,} {what} (it has {m:,})" for what, n, m in asked if n > m
+    ]

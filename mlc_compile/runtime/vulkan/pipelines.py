@@ -13,7 +13,8 @@ from typing import Any, Final
 from mlc_compile.errors import TargetError, listing
 from mlc_compile.runtime.vulkan.buffers import Buffer
 from mlc_compile.runtime.vulkan.failure import VulkanFailure, refused
-from mlc_compile.runtime.vulkan.loader import FEATURES, SUBGROUP, Gpu
+from mlc_compile.runtime.vulkan.features import FEATURES, SUBGROUP
+from mlc_compile.runtime.vulkan.loader import Gpu
 
 SETS: Final = 256  # in a pool
 PER_SET: Final = 12  # buffers of a launch, on the average, for which a pool has room
@@ -160,9 +161,9 @@ class Pipelines:
         largest = max((buffer.nbytes for buffer in buffers), default=0)
         if largest > most + PAGE:
             raise VulkanFailure(
-                f"kernel {pipeline.name} takes a buffer of {largest} bytes, "
-                f"{self._gpu.name} shows a kernel {most}",
-                hint="compile with a smaller --context",
+                f"kernel {pipeline.name} takes a buffer of {largest:,} bytes, "
+                f"{self._gpu.name} shows a kernel {most:,}",
+                hint="build it for a target whose devices show no more, or a smaller --context",
             )
         bound = [(storage, buffer.raw, min(buffer.nbytes, most)) for buffer in buffers]
         if pipeline.uniform_block:

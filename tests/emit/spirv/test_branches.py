@@ -7,7 +7,7 @@ from tvm import tirx
 from mlc_compile.emit.spirv.opcodes import Op
 
 from .reading import Code
-from .writing import F32, I32, THREADS, call, const, kernel, load, store
+from .writing import F16, F32, I32, THREADS, call, const, kernel, load, store
 
 XY = {"x": F32, "y": F32}
 FAR, MINUS_ONE = const(I32, 2**28), const(F32, -1)
@@ -22,6 +22,17 @@ def test_a_guarded_load_stands_in_a_block_of_its_own(emit):
     code = Code(emit(kernel(chosen, XY)).code)
     order = [i.op for i in code.instructions if i.op in (Op.BranchConditional, Op.Load, Op.Phi)]
     assert order == [Op.Load, Op.BranchConditional, Op.Load, Op.Phi]
+
+
+def test_of_two_loads_of_halves_one_is_chosen(emit):
+    """Halves that are only moved need no arithmetic, but a choice does."""
+
+    def body(n):
+        a, b = load(n.x, n.thread), load(n.x, n.thread + 1)
+        yield store(n.y, call("prim.if_then_else", F16, n.thread < 5, a, b), n.thread)
+
+    shader = emit(kernel(body, {"x": F16, "y": F16}))
+    assert "Float16" in shader.capabilities
 
 
 def test_what_may_be_computed_in_vain_is_selected(emit):
