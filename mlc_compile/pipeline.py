@@ -179,7 +179,7 @@ def _all_phases(plan: Plan) -> tuple[Phase, ...]:
                 relax.transform.AnnotateTIROpPattern(),
                 relax.transform.FuseOps(),
                 relax.transform.FuseTIR(),
-                ScheduleLeftovers(plan.target.device),
+                ScheduleLeftovers(plan.target.device, plan.records),
                 relax.transform.DeadCodeElimination(),
                 *_narrowing(plan),
             ),

@@ -4,21 +4,18 @@ A module that is run so ends with `serve(answer)`. What it raises comes out of `
 the same class with the same message and hint: the exit code carries the class, stderr the rest.
 """
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from signal import SIGKILL
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from mlc_compile.errors import EnvironmentError_, MlcError, error_class, last_line
+from mlc_compile.runtime.child import command, environment
 
 T = TypeVar("T")
-
-PACKAGES: Final = Path(__file__).parents[2]  # where our package lies
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -41,14 +38,10 @@ def ask(
     `doing` begins the sentence where the process died without one: "measuring X". Raises what
     the module raised, EnvironmentError_ where a signal ended it, MlcError where it is our bug.
     """
-    # -P: a file in the directory where we are called must not stand in for a module.
-    command = [sys.executable, "-P", "-m", module, *arguments]
-    # The package that runs here, wherever it was imported from, not another one installed.
-    paths = [str(PACKAGES), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
-        command,
+        command(module, *arguments),
         input=msgspec.json.encode(question),
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        env=environment(),
         capture_output=True,
         check=False,
     )

@@ -13,10 +13,10 @@ import msgspec
 
 from mlc_compile import __version__
 from mlc_compile.artifact import Manifest, Versions
-from mlc_compile.bench.bandwidth import read_bandwidth
 from mlc_compile.bench.child import ask
 from mlc_compile.errors import ConfigError
 from mlc_compile.progress import Progress
+from mlc_compile.runtime.bandwidth import read_bandwidth
 from mlc_compile.runtime.host import available_cores, cpu_name, last_level_cache, require_threads
 from mlc_compile.runtime.load import Loadable, check_artifact
 from mlc_compile.runtime.memory import bytes_per_token

@@ -1,6 +1,6 @@
 """`mlc-compile inspect`: what an artifact holds, needs and costs, and what the passes decided."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from mlc_compile.artifact import Library, Manifest
     from mlc_compile.runtime.memory import Memory
 
+# Kernel.origin of the report, for people, in this order.
+ORIGINS: Final = {
+    "record": "by a tuning record",
+    "rule": "by a rule",
+    "default": "by the fallback",
+    "runtime": "of TVM's runtime",
+}
 KV_KINDS: Final = {"flat": "flat", "tvm_paged": "TVM's paged"}  # Manifest.kv_kind, for people
 
 
@@ -28,10 +35,20 @@ class Decision(msgspec.Struct, frozen=True):
     reason: str
 
 
+class Made(msgspec.Struct, frozen=True):
+    """A kernel of a function, and who decided how it is written."""
+
+    function: str
+    name: str
+    origin: str
+    how: str
+
+
 class Decisions(msgspec.Struct, frozen=True):
     """What is read of report.json."""
 
     events: tuple[Decision, ...] = ()
+    kernels: tuple[Made, ...] = ()
 
 
 @output_options
@@ -57,14 +74,22 @@ def inspect(
     roles, memory = bytes_by_role(manifest.plan), memory_of(manifest)
     if not (artifact / REPORT).is_file():
         raise DamageError(f"{artifact} has no {REPORT}", hint="rebuild the artifact")
-    events = read_fields(artifact, REPORT, Decisions).events
+    report = read_fields(artifact, REPORT, Decisions)
+    events = report.events
     decided = [_line(e) for e in events] if every_event else list(_folded(events))
-    value = {"manifest": manifest, "bytes_by_role": roles, "memory": memory, "events": events}
+    value = {
+        "manifest": manifest,
+        "bytes_by_role": roles,
+        "memory": memory,
+        "kernels": report.kernels,
+        "events": events,
+    }
     if html is not None:
         _write_page(html, artifact, manifest)
         output.result({**value, "html": str(html)}, str(html))
         return
-    output.result(value, "\n".join([*_facts(manifest), *_costs(roles, memory), *decided]))
+    facts = [*_facts(manifest), *_costs(roles, memory), *_kernels(report.kernels)]
+    output.result(value, "\n".join([*facts, *decided]))
 
 
 def _write_page(path: Path, artifact: Path, manifest: "Manifest") -> None:
@@ -127,6 +152,18 @@ def _costs(roles: dict[str, int], memory: "Memory") -> list[str]:
     terms = " + ".join(f"{name} {_size(size)}" for name, size in parts.items())
     by_role = ", ".join(f"{role} {_size(size)}" for role, size in roles.items())
     return [f"{'memory':<12}{terms} = {_size(memory.total)}", f"{'weights':<12}{by_role}"]
+
+
+def _kernels(made: tuple[Made, ...]) -> Iterator[str]:
+    """How many each origin decided, and what each tuning record did."""
+    origins = {one.name: one for one in made}
+    if origins:
+        counted = Counter(one.origin for one in origins.values())
+        parts = [f"{counted[o]} {by}" for o, by in ORIGINS.items() if counted[o]]
+        yield f"{'kernels':<12}{', '.join(parts)}"
+    for one in origins.values():
+        if one.origin == "record":
+            yield f"{'':<12}{one.name}: {one.how}"
 
 
 def _line(event: Decision) -> str:

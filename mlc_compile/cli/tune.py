@@ -1,4 +1,4 @@
-"""`mlc-compile tune`: measure this machine's kernels of a model, and keep what wins."""
+"""`mlc-compile tune`: measure the kernels of a model, here or elsewhere, and keep what wins."""
 
 import re
 import sys
@@ -20,7 +20,7 @@ from mlc_compile.cli.options import (
     one_target,
     scheme_for,
 )
-from mlc_compile.cli.tune_view import opened
+from mlc_compile.cli.tune_view import opened, told
 from mlc_compile.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def tune(
     kv_dtype: KVType = None,
     activations: ActivationType = None,
 ) -> None:
-    """Measure the kernels of MODEL on this machine; builds use what beat the rules' choice.
+    """Measure the kernels of MODEL here, or with --rpc elsewhere; builds use what beat the rules.
 
     Interrupt it at any time: what was found is kept, and the next run goes on from there.
     """
@@ -183,23 +183,28 @@ def _story(result: "TuneResult") -> "list[str]":
         else (f"; predicted and measured costs correlate by rank with {result.correlation:.2f}")
     )
     failed = ", ".join(f"{kind}: {count}" for kind, count in sorted(result.errors.items()))
+    roof = result.roof
     lines = [
         f"{result.trials} trials in {result.seconds:.0f} s, "
         f"{result.seconds_per_trial:.2f} s each{rank}",
         f"as fast as untuned, by its kernels: {faster}; {result.records} new records",
     ]
+    reads = [] if roof.bytes_s is None else [f"reads {roof.bytes_s / 1e9:.1f} GB/s"]
+    peaks = [f"computes {rate / 1e9:.0f} GOP/s in {kind}" for kind, rate in roof.ops_s.items()]
+    if reads or peaks:
+        lines.append(f"at most, the machine {', '.join([*reads, *peaks])}")
     return [*lines, *([f"failed: {failed}"] if failed else [])]
 
 
 def _table(result: "TuneResult") -> "Table":
     heads = (
-        *("kernel", "calls", "share", "default", "best", "GB/s", "faster", "trials", "errors"),
-        "choice",
+        *("kernel", "calls", "share", "default", "best", "GB/s", "GOP/s", "of roof", "faster"),
+        *("trials", "errors", "choice"),
     )
     table = plain_table(*heads, folding=["kernel", "choice"])
     for one in result.tasks:
         calls = ", ".join(f"{count} {name}" for name, count in sorted(one.calls.items()))
-        choice = " ".join(f"{k}={v}" for k, v in (one.choice or {}).items())
+        choice = "" if one.choice is None else told(one.choice)
         table.add_row(
             one.name,
             calls,
@@ -207,9 +212,11 @@ def _table(result: "TuneResult") -> "Table":
             f"{one.default_microseconds:.0f} us",
             f"{one.microseconds:.0f} us",
             "" if one.bytes_s is None else f"{one.bytes_s / 1e9:.1f}",
+            "" if one.ops_s is None else f"{one.ops_s / 1e9:.0f}",
+            "" if one.roof_share is None else f"{one.roof_share:.0%} {one.bound}",
             f"{one.speedup:.3f} +- {one.noise:.3f}" if one.choice else "",
             f"{one.trials}",
             f"{one.errors}",
-            choice or "as the rules choose",
+            choice or one.finding,
         )
     return table

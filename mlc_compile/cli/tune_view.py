@@ -11,6 +11,7 @@ from mlc_compile.cli.console import Output, plain_table
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from mlc_compile.records import Choice
     from mlc_compile.tune.events import Event, Progressed
 
 
@@ -41,8 +42,7 @@ class View:
                     self.say(_told(event))
             case events.Recorded():
                 gain = event.default_microseconds / event.microseconds
-                choice = " ".join(f"{k}={v}" for k, v in event.choice.items())
-                self.say(f"record: {event.task}: {choice}, {gain:.3f} times as fast")
+                self.say(f"record: {event.task}: {told(event.choice)}, {gain:.3f} times as fast")
             case events.Noted():
                 self.say(event.text)
         if self.draw is not None:
@@ -63,6 +63,13 @@ class View:
                 )
             table.add_row(name, *numbers)
         return table
+
+
+def told(choice: "Choice") -> str:
+    """`m=2 blocks=1`."""
+    if isinstance(choice, list):
+        return "a trace of MetaSchedule's"
+    return " ".join(f"{name}={value}" for name, value in choice.items())
 
 
 def _told(event: "Event") -> str:

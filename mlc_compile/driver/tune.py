@@ -1,4 +1,7 @@
-"""`tune`: the kernels of one model on one target, measured here; what wins goes to the records."""
+"""`tune`: the kernels of one model on one target, measured here or by devices of a tracker.
+
+What wins goes to the records.
+"""
 
 import fnmatch
 from collections.abc import Iterator, Sequence
@@ -155,23 +158,26 @@ def require_here(target: Target) -> Target:
     if elsewhere is not None:
         raise TargetError(
             f"target {target.name} cannot be measured here: {elsewhere}",
-            hint="tune it on such a machine and bring the records with `cache export` and `import`",
+            hint="measure on such a machine with --rpc and --key, where `device-server` runs, "
+            "or tune there and bring the records with `cache export` and `import`",
         )
     missing = missing_features(target.requires)
     if missing:
         raise TargetError(
             f"target {target.name} cannot be measured here: this CPU lacks {listing(missing, 12)}",
-            hint="tune it on a CPU that has them and bring the records with `cache export`",
+            hint="measure on a CPU that has them with --rpc and --key, where `device-server` "
+            "runs, or tune there and bring the records with `cache export` and `import`",
         )
     return target
 
 
 def _tasks(job: Job, row: Target) -> "Tasks":
+    from mlc_compile.tune.designs import with_leftovers
     from mlc_compile.tune.tasks import tasks_of
 
     mod, plan = import_model(job, row)
     with emitter_of(row).tvm_target(row):
-        return tasks_of(mod, plan)
+        return with_leftovers(tasks_of(mod, plan), mod, plan)
 
 
 def _matching(tasks: "Tasks", pattern: str) -> "Tasks":

@@ -19,6 +19,11 @@ class Chosen:
         wanted = (workload, space)
         return next((r for r in self.records if (r.workload, r.space) == wanted), None)
 
+    def outdated(self, workload: Workload, space: int) -> bool:
+        """Whether there are records of the workload, and all are of other spaces."""
+        spaces = {r.space for r in self.records if r.workload == workload}
+        return bool(spaces) and space not in spaces
+
     @property
     def digest(self) -> str:
         """sha256 of what was chosen; empty where nothing was, as for a target never tuned."""

@@ -39,12 +39,14 @@ class Workload(Struct, frozen=True, dict=True):
         return hashlib.sha256(canonical(self)).hexdigest()
 
 
-class Record(Struct, frozen=True):
+class Record(Struct, frozen=True, omit_defaults=True):
     """`choice` took `microseconds` (the median) where candidate 0 of the same run, which is what
     the rules choose, took `default_microseconds`.
 
     `space` is the version of the family's parameters, and of its candidate 0: a rule that makes
-    another default is another space. `noise` is relative: 0.02 for 2 %.
+    another default is another space. `noise` is relative: 0.02 for 2 %. `history` is how the run
+    came to it, for the report: (trials so far, the best time over the default's) from (0, 1.0) at
+    each that was faster when first timed; empty in records that were made before there was one.
     """
 
     workload: Workload
@@ -55,6 +57,7 @@ class Record(Struct, frozen=True):
     noise: float
     trials: int
     seed: int
+    history: tuple[tuple[int, float], ...] = ()
 
     @property
     def speedup(self) -> float:
@@ -78,6 +81,8 @@ class Record(Struct, frozen=True):
                 return f"{name} must be a time above 0, got {value}"
         if not (math.isfinite(self.noise) and self.noise >= 0):
             return f"noise must be a share of 0 or more, got {self.noise}"
+        if not all(math.isfinite(ratio) and ratio > 0 for _, ratio in self.history):
+            return f"history must have times above 0, got {self.history}"
         return ""
 
 

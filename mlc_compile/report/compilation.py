@@ -18,11 +18,12 @@ from mlc_compile.passes.bind_weights import ATTRIBUTE as PLANNED
 from mlc_compile.passes.bind_weights import read_plan
 from mlc_compile.passes.rewrite import bindings_of, relax_functions
 from mlc_compile.passes.watch import At
+from mlc_compile.records import Record
 from mlc_compile.report.calls import Call, calls_of
 from mlc_compile.report.graph import told, written
 from mlc_compile.report.schema import Curve, FunctionGraph, Kernel, Origin, Stage, Traffic
 from mlc_compile.report.work import Sizes, Workload, kernels_of
-from mlc_compile.schedule import leftovers, lower_operators
+from mlc_compile.schedule import leftovers, lower_operators, tuned
 
 RECORDED: Final = ("import", "graph", "activations", "kernels")  # phases with calls to read
 
@@ -49,6 +50,7 @@ class Recorder:
     last: dict[str, tuple[Call, ...]] = field(default_factory=dict)
     stages: dict[str, list[Stage]] = field(default_factory=dict)
     origins: dict[str, tuple[Origin, str]] = field(default_factory=dict)
+    tuned: dict[str, Record] = field(default_factory=dict)  # by kernel
 
     @property
     def workloads(self) -> tuple[Workload, ...]:
@@ -73,6 +75,7 @@ class Recorder:
                 self.seen[workload.function] = func
         if at.phase == "kernels":
             self.origins = _origins(events.read(mod))
+            self.tuned = tuned.tuned(mod)
 
     def _note(self, at: At, function: str, calls: tuple[Call, ...]) -> None:
         self.first.setdefault(function, calls)
@@ -97,6 +100,7 @@ class Recorder:
             traffic=tuple(self._traffic(w, kernels[w.function]) for w in self.workloads),
             kernels=tuple(kernel for same in kernels.values() for kernel in same),
             shapes=self.shapes,
+            tuning=tuple(_curve(name, r) for name, r in self.tuned.items() if r.history),
         )
 
     def _graph(self, workload: Workload) -> FunctionGraph:
@@ -125,6 +129,14 @@ class Recorder:
         )
 
 
+def _curve(kernel: str, record: Record) -> Curve:
+    """As the record tells it, to the trial at which it was made."""
+    trials, ratios = zip(*record.history, strict=True)
+    default = 1e-6 * record.default_microseconds
+    seconds = tuple(ratio * default for ratio in (*ratios, ratios[-1]))
+    return Curve(kernel=kernel, trials=(*trials, record.trials), seconds=seconds)
+
+
 def _is_due(at: At, workload: Workload) -> bool:
     """A token's calls are read after each pass; a prompt's, which are many more, by phase."""
     return at.ends_phase or workload.tokens == 1
@@ -149,7 +161,7 @@ def _origins(noted: Iterable[events.Event]) -> dict[str, tuple[Origin, str]]:
             continue
         if event.source == lower_operators.NAME:
             found[event.subject] = "rule", ""
-        elif event.source == lower_operators.RECORDS:
+        elif event.source == tuned.RECORDS:
             found[event.subject] = "record", event.reason
         elif event.source == leftovers.NAME:
             fallback = event.reason == leftovers.RULES[-1].does

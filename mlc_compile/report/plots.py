@@ -183,14 +183,14 @@ def traffic_plot(graph: FunctionGraph) -> str:
 
 
 def tuning_plot(curves: Sequence[Curve]) -> str:
-    """The best time of each kernel so far, trial by trial, relative to its first."""
+    """The best time of each kernel so far, trial by trial, relative to its default's."""
     with _figure(2.9, "tuning", "tuning: best time so far") as (figure, out):
         axes = figure.subplots()
         for i, curve in enumerate(curves):
             relative = [seconds / curve.seconds[0] for seconds in curve.seconds]
             color = SERIES[i % len(SERIES)]
             axes.step(curve.trials, relative, where="post", color=color, label=curve.kernel)
-        axes.set(xlabel="trials", ylabel="time, of the first trial's")
+        axes.set(xlabel="trials", ylabel="time, of the default's")
         axes.legend(frameon=False, fontsize=8.5)
     return out[0]
 

@@ -1,22 +1,26 @@
 """The kernel families of CPUs: their workloads, spaces and parameters, one function for each."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from mlc_compile.artifact import FlatKV
+from mlc_compile.artifact import Activations, FlatKV
 from mlc_compile.layout import GROUP, ROWS
 from mlc_compile.ops import SOURCES, Attention, Source
 from mlc_compile.records import Workload
 from mlc_compile.schedule.family import Family
-from mlc_compile.schedule.kernels import attention, int8, int8_gemm, matmul, quantize
-from mlc_compile.schedule.kernels.dot import DotProduct
+from mlc_compile.schedule.kernels import attention, int8, int8_gemm, matmul, peak, quantize
+from mlc_compile.schedule.kernels.dot import DotProduct, dot_for
+from mlc_compile.schedule.kernels.vector import LANES
 from mlc_compile.schedule.kernels.weights import Codec, Dense, Int4
-from mlc_compile.schedule.operand import DENSE, INPUT, PACKED, RESULT, STATE, Operand
+from mlc_compile.schedule.operand import DENSE, INPUT, PACKED, RESULT, STATE, Operand, Values
+from mlc_compile.schedule.space import Space
 from mlc_compile.target import Target
 
 ACTS: Final = (Operand("codes"), Operand("positive"), Operand("offsets"))
 PAGES: Final = (STATE, STATE, Operand("pages"), Operand("length"))
 LAYER: Final = Operand("layer")
+
+Operations = Callable[[int, int], int]
 
 
 def int8_gemm_family(
@@ -40,6 +44,8 @@ def int8_gemm_family(
         build=lambda tile: int8_gemm.gemm(codec, n, dot, tile, residual=residual),
         operands=(*ACTS, PACKED, *[INPUT] * residual, RESULT),
         derived=derived,
+        operations=_of_product(n, codec.k),
+        arithmetic="int8",
     )
 
 
@@ -72,6 +78,8 @@ def int8_gemv_family(
         build=lambda sweep: int8.gemv(codec, n, feed, dot, sweep, residual=residual, swiglu=swiglu),
         operands=(*[INPUT] * SOURCES[source.kind], PACKED, *[INPUT] * residual, RESULT),
         derived=derived,
+        operations=_of_product(n, codec.k),
+        arithmetic="int8",
     )
 
 
@@ -94,6 +102,7 @@ def gemm_family(
         build=lambda tile: matmul.gemm(codec, n, tile, eps=eps, residual=residual),
         operands=_operands(codec, eps, residual),
         derived=derived,
+        operations=_of_product(n, codec.k),
     )
 
 
@@ -104,6 +113,7 @@ def gemv_family(codec: Codec, n: int, *, eps: float | None, residual: bool) -> F
         space=matmul.Sweep.space(),
         build=lambda sweep: matmul.gemv(codec, n, sweep, eps=eps, residual=residual),
         operands=_operands(codec, eps, residual),
+        operations=_of_product(n, codec.k),
     )
 
 
@@ -116,6 +126,19 @@ def _product(family: str, codec: Codec, n: int, eps: float | None, residual: boo
         norm=int(eps is not None),
         residual=int(residual),
     )
+
+
+def _of_product(n: int, k: int) -> Operations:
+    return lambda tokens, _before: 2 * tokens * n * k
+
+
+def _of_attention(a: Attention) -> Operations:
+    """Scores and sums over the positions that each token sees."""
+
+    def count(tokens: int, before: int) -> int:
+        return 4 * a.h_q * a.d * (tokens * before + tokens * (tokens + 1) // 2)
+
+    return count
 
 
 def _stored(codec: Codec) -> str:
@@ -131,6 +154,21 @@ def _operands(codec: Codec, eps: float | None, residual: bool) -> tuple[Operand,
     return (INPUT, *[INPUT] * (eps is not None), weights, *[INPUT] * residual, RESULT)
 
 
+def peak_family(tile: peak.Sums, target: Target, arithmetic: Activations) -> Family[peak.Sums]:
+    """`peak.peak`: of integers only where the target has a dot product."""
+    dot = dot_for(target) if arithmetic == "int8" else None
+    values: Values = "normal" if dot is None else "codes"
+    each = 1 if dot is None else 4
+    return Family(
+        workload=Workload.of("cpu.peak", rows=tile.rows, blocks=tile.blocks, of=arithmetic),
+        space=Space(tile, {}),
+        build=lambda point: peak.peak(point, dot),
+        operands=(Operand(values), Operand(values), RESULT),
+        operations=lambda _tokens, _before: 2 * each * LANES * tile.products,
+        arithmetic=arithmetic,
+    )
+
+
 def attend_family(
     a: Attention, kv: FlatKV, target: Target, rows: int | None
 ) -> Family[attention.Tile]:
@@ -141,6 +179,7 @@ def attend_family(
         build=lambda tile: attention.attend(a, kv, target, rows, tile),
         operands=(INPUT, *PAGES, LAYER, RESULT),
         derived=lambda tile: {"members": tile.members, "sums": tile.members * tile.vectors},
+        operations=_of_attention(a),
     )
 
 
@@ -152,6 +191,7 @@ def step_family(a: Attention, kv: FlatKV, target: Target) -> Family[attention.Ti
         build=lambda tile: attention.step(a, kv, target, tile),
         operands=(*[INPUT] * 4, *PAGES, LAYER, RESULT),
         derived=lambda tile: {"members": tile.members, "sums": tile.members * tile.vectors},
+        operations=_of_attention(a),
     )
 
 

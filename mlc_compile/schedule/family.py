@@ -9,9 +9,11 @@ from typing import Generic, TypeVar
 
 from tvm import tirx
 
+from mlc_compile.artifact import Activations
 from mlc_compile.records import Workload
 from mlc_compile.schedule.operand import Operand
 from mlc_compile.schedule.space import Space
+from mlc_compile.schedule.traces import TraceSpace
 
 P = TypeVar("P")
 
@@ -20,14 +22,18 @@ P = TypeVar("P")
 class Family(Generic[P]):
     """`build(point)` is the kernel at a point of `space`; `operands` are its parameters, in order.
 
-    `derived` gives what a cost model should know of a point beyond its numbers.
+    `derived` gives what a cost model should know of a point beyond its numbers; `operations`
+    counts those of a call for so many tokens after so many in the cache, a multiply-add as two,
+    and `arithmetic` says what most are done in.
     """
 
     workload: Workload
-    space: Space[P]
+    space: Space[P] | TraceSpace
     build: Callable[[P], tirx.PrimFunc]
     operands: tuple[Operand, ...]
     derived: Callable[[P], Mapping[str, float]] = lambda _: {}
+    operations: Callable[[int, int], int] = lambda _tokens, _before: 0
+    arithmetic: Activations = "float32"
 
     @property
     def version(self) -> int:

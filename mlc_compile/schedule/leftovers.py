@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from msgspec.structs import replace
 from tvm import IRModule, s_tir, tirx
 from tvm.ir.transform import PassContext, module_pass
 from tvm.s_tir.schedule import LoopRV, SBlockRV, ScheduleError
 
 from mlc_compile.passes import events
+from mlc_compile.records import NOTHING, Chosen, Record
+from mlc_compile.schedule import traces, tuned
 from mlc_compile.schedule.kernels.vector import lanes_for
 from mlc_compile.target import Device
 
@@ -36,22 +39,63 @@ class ScheduleRule:
 @module_pass(opt_level=0, name=NAME)
 @dataclass(frozen=True)
 class ScheduleLeftovers:
-    """Every PrimFunc that no hand has scheduled; an event says by which rule.
+    """Every PrimFunc that no hand has scheduled; an event says by which rule, or which record.
 
     `device` is the GPU that computes; None: the host's CPU does.
     """
 
     device: Device | None = None
+    records: Chosen = NOTHING
 
     def transform_module(self, mod: IRModule, _ctx: PassContext) -> IRModule:
-        rules = RULES if self.device is None else gpu_rules(self.device)
+        rules = _rules(self.device)
         out = IRModule(mod.functions, attrs=mod.attrs)
-        noted = []
+        noted, used = list[events.Event](), dict[str, Record]()
         for gv, func in sorted(mod.functions.items(), key=lambda item: item[0].name_hint):
             if isinstance(func, tirx.PrimFunc) and "tirx.is_scheduled" not in func.attrs:
-                out[gv], does = _scheduled(func, rules)
-                noted.append(events.Event(NAME, str(gv.name_hint), "done", does))
-        return events.record(out, noted)
+                name = str(gv.name_hint)
+                default, does = _scheduled(func, rules)
+                found = _recorded(name, func, default, self.records)
+                out[gv] = found.func or default
+                noted.append(events.Event(NAME, name, "done", does))
+                noted += filter(None, [found.told])
+                used |= {name: found.record} if found.record else {}
+        return tuned.with_tuned(events.record(out, noted), used)
+
+
+def by_rules(func: tirx.PrimFunc, device: Device | None) -> tirx.PrimFunc:
+    """`func` as it is scheduled where there is no record."""
+    return _scheduled(func, _rules(device))[0]
+
+
+def _rules(device: Device | None) -> tuple[ScheduleRule, ...]:
+    return RULES if device is None else gpu_rules(device)
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """What became of a record about a kernel, if there is one."""
+
+    func: tirx.PrimFunc | None = None
+    told: events.Event | None = None
+    record: Record | None = None
+
+
+def _recorded(name: str, func: tirx.PrimFunc, default: tirx.PrimFunc, records: Chosen) -> _Recorded:
+    if not records.records:
+        return _Recorded()
+    workload, version = traces.workload_of(func), traces.space_version(default)
+    record = records.find(workload, version)
+    if record is None:
+        outdated = records.outdated(workload, version)
+        return _Recorded(told=replace(tuned.OUTDATED, subject=name) if outdated else None)
+    choice = record.choice
+    answer = traces.replayed(func, choice) if isinstance(choice, list) else None
+    if answer is None:
+        return _Recorded(
+            told=events.Event(tuned.RECORDS, name, "refused", "its trace does not replay")
+        )
+    return _Recorded(answer, tuned.used(name, "a trace of MetaSchedule's", record), record)
 
 
 def _scheduled(func: tirx.PrimFunc, rules: tuple[ScheduleRule, ...]) -> tuple[tirx.PrimFunc, str]:

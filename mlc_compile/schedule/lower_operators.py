@@ -5,7 +5,8 @@
 An operator of Relax that no rule answers is left to TVM's own legalization, and an event
 says so where there is a rule for others of its kind; an `mlc.*` operator must be answered.
 Equal kernels are one function. Of a kernel family a tuning record chooses the point, where
-there is one that still names a point of the family's space; else the rules' default does.
+there is one that still names a point of the family's space; else the rules' default does, and
+an event says why (`schedule.tuned`).
 """
 
 from collections import Counter
@@ -20,14 +21,15 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from mlc_compile.passes import events
 from mlc_compile.passes.rewrite import relax_functions
-from mlc_compile.records import NOTHING, Chosen, Workload
+from mlc_compile.records import NOTHING, Chosen, Record, Workload
 from mlc_compile.schedule import cpu, gpu
 from mlc_compile.schedule.family import Family
 from mlc_compile.schedule.rule import Kernel, Rule
+from mlc_compile.schedule.space import Space
+from mlc_compile.schedule.tuned import OUTDATED, RECORDS, used, with_tuned
 from mlc_compile.target import Backend, Target
 
 NAME: Final = "LowerOperators"
-RECORDS: Final = "Records"  # the source of events that tell of a tuning record
 OURS: Final = "mlc."  # how our operators' names begin
 RULES: Final[dict[Backend, dict[str, Rule]]] = {
     "cpu": cpu.RULES,
@@ -55,7 +57,7 @@ class LowerOperators:
         out = lowerer.builder_.get()
         for key, value in (mod.attrs or {}).items():
             out = out.with_attr(key, value)
-        used = [
+        chosen = [
             events.Event(NAME, name, "done", f"{count} calls")
             for name, count in sorted(lowerer.used.items())
         ]
@@ -63,7 +65,7 @@ class LowerOperators:
             events.Event(NAME, name, "refused", "no kernel of ours takes its shapes: TVM's does")
             for name in sorted(lowerer.left)
         ]
-        out = events.record(out, [*used, *lowerer.tuned, *left])
+        out = with_tuned(events.record(out, [*chosen, *lowerer.told, *left]), lowerer.tuned)
         return relax.transform.DeadCodeElimination()(out)
 
 
@@ -73,7 +75,8 @@ class _Lowerer(PyExprMutator):
         super().__init__(mod)
         self.records = records
         self.built: dict[Workload, _Built] = {}
-        self.tuned: list[events.Event] = []
+        self.told: list[events.Event] = []  # of records
+        self.tuned: dict[str, Record] = {}
         self.target = target
         self.rules = RULES[target.backend]
         self.used: Counter[str] = Counter()  # kernels
@@ -104,8 +107,11 @@ class _Lowerer(PyExprMutator):
             self.built[func.workload] = _at_its_point(func, self.records)
         built = self.built[func.workload]
         gv = self.builder_.add_func(built.func, kernel.name)
+        name = str(gv.name_hint)
         if built.told is not None:
-            self.tuned.append(replace(built.told, subject=str(gv.name_hint)))
+            self.told.append(replace(built.told, subject=name))
+        if built.record is not None:
+            self.tuned[name] = built.record
         return gv
 
 
@@ -115,20 +121,22 @@ class _Built:
 
     func: tirx.PrimFunc
     told: events.Event | None = None
+    record: Record | None = None  # that chose the point
 
 
 def _at_its_point(family: Family[Any], records: Chosen) -> _Built:
     record = records.find(family.workload, family.version)
     if record is None:
-        return _Built(family.build(family.space.default))
-    choice = record.choice
-    point = family.space.point(choice) if isinstance(choice, dict) else None
-    if point is None:
-        told = events.Event(RECORDS, "", "refused", f"no point of its space: {choice}")
+        told = OUTDATED if records.outdated(family.workload, family.version) else None
         return _Built(family.build(family.space.default), told)
-    knobs = ", ".join(f"{name} {value}" for name, value in family.space.choice(point).items())
-    reason = f"{knobs}: {record.speedup:.2f} times as fast as the rules' choice when tuned"
-    return _Built(family.build(point), events.Event(RECORDS, "", "done", reason))
+    space = family.space
+    assert isinstance(space, Space), "a rule's family has parameters"
+    point = space.point(record.choice)
+    if point is None:
+        told = events.Event(RECORDS, "", "refused", f"no point of its space: {record.choice}")
+        return _Built(family.build(family.space.default), told)
+    knobs = ", ".join(f"{name} {value}" for name, value in space.choice(point).items())
+    return _Built(family.build(point), used("", knobs, record), record)
 
 
 def _call(gv: relax.GlobalVar, kernel: Kernel) -> relax.Call:

@@ -66,10 +66,14 @@ class Space(Generic[P]):
         """What a record holds of a point: the knobs alone."""
         return {name: value for name, value in _choice(point).items() if name in self.knobs}
 
-    def point(self, choice: Mapping[str, object]) -> P | None:
+    def features(self, point: P) -> dict[str, float]:
+        """What a cost model sees of a point."""
+        return {name: float(value) for name, value in self.choice(point).items()}
+
+    def point(self, choice: Mapping[str, object] | list[Any]) -> P | None:
         """The point that a record names; None if it is no valid point of this space."""
         choices = self.choices
-        if set(choice) != set(choices):
+        if isinstance(choice, list) or set(choice) != set(choices):
             return None
         if any(type(v) is not int or v not in choices[name] for name, v in choice.items()):
             return None

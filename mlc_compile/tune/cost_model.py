@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 import msgspec
 import numpy as np
 
+from mlc_compile.records import Choice
 from mlc_compile.schedule.family import Family
 from mlc_compile.tune.cost_worker import MODULE, Predicted, Question
 from mlc_compile.tune.worker import Trouble, Worker
@@ -30,7 +31,7 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     family: str
     workload: str  # its digest
     space: int
-    choice: dict[str, int]
+    choice: Choice
     features: dict[str, float]
     cost: float
 
@@ -53,7 +54,7 @@ def features_of(family: Family[Any], point: Any) -> dict[str, float]:
     """What the model sees of a point: its knobs, the workload's numbers, what is derived."""
     facts = {f"fact {k}": float(v) for k, v in family.workload.facts if isinstance(v, int)}
     words = {f"fact {k}={v}": 1.0 for k, v in family.workload.facts if isinstance(v, str)}
-    knobs = {f"knob {k}": float(v) for k, v in family.space.choice(point).items()}
+    knobs = {f"knob {k}": v for k, v in family.space.features(point).items()}
     derived = {f"derived {k}": float(v) for k, v in family.derived(point).items()}
     return {**facts, **words, **knobs, **derived}
 

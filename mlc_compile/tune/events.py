@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from mlc_compile.records import Choice
+
 
 class TaskRow(msgspec.Struct, frozen=True):
     """A task as it begins: how often a token and a prompt of one chunk call it, and its space."""
@@ -56,7 +58,7 @@ class Recorded(msgspec.Struct, frozen=True, tag_field="event", tag="record"):
     """A choice beat the default by more than the noise, and is in the store."""
 
     task: str
-    choice: dict[str, int]
+    choice: Choice
     microseconds: float
     default_microseconds: float
     noise: float

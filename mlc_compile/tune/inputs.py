@@ -33,11 +33,16 @@ class Argument(msgspec.Struct, frozen=True):
 
 
 class Situation(msgspec.Struct, frozen=True):
-    """One way to call a kernel: what each parameter is, and how much this way counts."""
+    """One way to call a kernel: what each parameter is, and how much this way counts.
+
+    `filled` is the share of the state's pages that holds tokens after the call.
+    """
 
     arguments: tuple[Argument, ...]
     length: int  # tokens in the cache before the call
     weight: float = 1.0
+    rows: int = 1  # tokens of the call
+    filled: float = 1.0
 
     @property
     def layers(self) -> int:
@@ -68,10 +73,13 @@ def situation(
     sizes: Mapping[str, int],
     length: int = 0,
     weight: float = 1.0,
+    rows: int = 1,
+    filled: float = 1.0,
 ) -> Situation:
     """A call of `func` with its symbolic dimensions as `sizes` says."""
     pairs = zip(func.params, operands, strict=True)
-    return Situation(tuple(_argument(p, o, sizes) for p, o in pairs), length, weight)
+    arguments = tuple(_argument(p, o, sizes) for p, o in pairs)
+    return Situation(arguments, length, weight, rows, filled)
 
 
 def _argument(param: Any, operand: Operand, sizes: Mapping[str, int]) -> Argument:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlc_compile.tune.measure import (
+    GAUGE_SECONDS,
     PREPARE_SECONDS,
     QUICK,
     RUN_SECONDS,
@@ -19,7 +20,7 @@ from mlc_compile.tune.measure import (
     Outcome,
     joined,
 )
-from mlc_compile.tune.runner import Compare, Compared, Prepare, Prepared
+from mlc_compile.tune.runner import Compare, Compared, Gauge, Gauged, Prepare, Prepared
 from mlc_compile.tune.worker import Trouble, Worker
 from mlc_compile.tune.workshop import Workshop
 
@@ -50,6 +51,13 @@ class LocalMeasurer:
             asked = Compare(str(library), *(THOROUGH if thorough else QUICK))
             yield self._run(task, point, default, asked)
             library.unlink(missing_ok=True)
+
+    def bandwidth(self) -> float | None:
+        """Of this machine."""
+        try:
+            return self.runner.ask(Gauge(), Gauged, GAUGE_SECONDS).bytes_s
+        except Trouble:
+            return None
 
     def close(self) -> None:
         """Kill the processes and remove what was built."""

@@ -18,6 +18,7 @@ RUNNER: Final = "mlc_compile.tune.runner"
 BUILD_SECONDS: Final = 60.0
 RUN_SECONDS: Final = 30.0  # beside what the baseline's time says
 PREPARE_SECONDS: Final = 180.0
+GAUGE_SECONDS: Final = 60.0
 # Of a candidate, and of one that may become a record: pairs, the noise aimed at, and the most
 # seconds that its situations are given for that together.
 QUICK: Final = (6, 0.02, 0.6)
@@ -60,6 +61,10 @@ class Measurer(Protocol):
 
     def measure(self, task: "Task", points: Sequence[Any], *, thorough: bool) -> Iterator[Outcome]:
         """An outcome for each point, in order."""
+        ...
+
+    def bandwidth(self) -> float | None:
+        """Bytes a second that what measures reads from memory; None where it could not say."""
         ...
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -81,6 +82,13 @@ class RemoteMeasurer:
         for number, (point, library) in enumerate(zip(points, built, strict=True)):
             race.add(Job(number, point, library))
         yield from race.outcomes()
+
+    def bandwidth(self) -> float | None:
+        """Of the first device that is still there: all are one kind."""
+        for runner in self.fleet.runners:
+            with suppress(Lost, Trouble):
+                return runner.bandwidth()
+        return None
 
     def counted(self, result: TuneResult) -> TuneResult:
         """A run's result, with the devices that were lost in it or left out."""

@@ -19,6 +19,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from mlc_compile.runtime.bandwidth import read_bandwidth
 from mlc_compile.runtime.host import last_level_cache
 from mlc_compile.runtime.vm import start_tvm
 from mlc_compile.tune.builder import SYMBOL
@@ -63,6 +64,16 @@ class Compare(msgspec.Struct, frozen=True, tag=True):
     pairs: int
     noise: float
     seconds: float
+
+
+class Gauge(msgspec.Struct, frozen=True, tag=True):
+    """Measure how fast this machine reads memory, with as many threads as kernels have."""
+
+
+class Gauged(msgspec.Struct, frozen=True):
+    """Bytes a second, all threads together."""
+
+    bytes_s: float
 
 
 class Timing(msgspec.Struct, frozen=True):
@@ -209,16 +220,21 @@ def _copies(situation: Situation) -> int:
 
 @dataclass(slots=True)
 class Runner:
-    """The task in hand."""
+    """The task in hand; `threads` are those that TVM runs kernels with."""
 
+    threads: int = 1
     benches: list[Bench] = field(default_factory=list)
     baseline: Kernel | None = None
 
-    def answer(self, question: Prepare | Compare) -> Prepared | Compared:
+    def answer(self, question: Prepare | Compare | Gauge) -> Prepared | Compared | Gauged:
         """Do what is asked."""
-        if isinstance(question, Prepare):
-            return self.prepare(question)
-        return self.compare(question)
+        match question:
+            case Prepare():
+                return self.prepare(question)
+            case Compare():
+                return self.compare(question)
+            case Gauge():
+                return Gauged(read_bandwidth(self.threads))
 
     def prepare(self, question: Prepare) -> Prepared:
         """Set up the task's situations."""
@@ -257,8 +273,8 @@ def _load(path: str) -> Kernel:
 
 def main() -> None:
     """Start TVM's threads before the first question, then answer."""
-    start_tvm()
-    serve(Prepare | Compare, Runner().answer)  # type: ignore[arg-type]  # msgspec takes a union
+    runner = Runner(start_tvm())
+    serve(Prepare | Compare | Gauge, runner.answer)  # type: ignore[arg-type]  # msgspec takes a union
 
 
 if __name__ == "__main__":

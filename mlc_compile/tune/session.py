@@ -19,6 +19,7 @@ from mlc_compile.tune.events import Listener, Noted, Planned, Progressed, Record
 from mlc_compile.tune.measure import Failed, Measured, Measurer, Outcome
 from mlc_compile.tune.memory import Memory
 from mlc_compile.tune.result import TuneResult
+from mlc_compile.tune.roof import measure_roof
 from mlc_compile.tune.scheduler import Standing, next_task, shares
 from mlc_compile.tune.search import Proposal, Search
 from mlc_compile.tune.standing import TaskProgress, mean_correlation, point_of, wins
@@ -191,6 +192,7 @@ class Session:
             noise=best.noise,
             trials=one.trials,
             seed=self.seed,
+            history=one.improvements,
         )
         self.appended += 1 - len(self.store.append(self.partition, [record]))
         times = best.microseconds, best.default_microseconds, best.noise
@@ -226,8 +228,10 @@ class Session:
     def _result(self, standing: Sequence[TaskProgress], tasks: Tasks) -> TuneResult:
         seconds = self.clock() - self._start
         correlations = [pair for one in standing for pair in one.correlations]
+        kinds = {one.task.family.arithmetic for one in standing}
+        roof = measure_roof(self.measurer, tasks.peaks, kinds)
         return TuneResult(
-            tasks=tuple(one.result() for one in standing),
+            tasks=tuple(one.result(roof) for one in standing),
             untunable=tasks.untunable,
             trials=self.trials,
             errors=dict(self.kinds),
@@ -235,6 +239,7 @@ class Session:
             seconds=seconds,
             seconds_per_trial=seconds / self.trials if self.trials else 0.0,
             correlation=mean_correlation(correlations),
+            roof=roof,
             gains=gains(standing),
             notes=tuple(self.notes),
             complete=all(not one.standing.unseen for one in standing),

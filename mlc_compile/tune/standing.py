@@ -8,6 +8,7 @@ from mlc_compile.records import Record
 from mlc_compile.tune.cost_model import Sample, features_of, rank_correlation
 from mlc_compile.tune.measure import Failed, Measured, Outcome
 from mlc_compile.tune.result import TaskResult
+from mlc_compile.tune.roof import Roof, finding, pace_of, work_of
 from mlc_compile.tune.scheduler import Standing
 from mlc_compile.tune.search import Proposal, Search
 from mlc_compile.tune.tasks import Task
@@ -68,10 +69,11 @@ class TaskProgress:
             self.correlations.append((len(pairs), found))
         return found
 
-    def result(self) -> TaskResult:
-        """For the report."""
+    def result(self, roof: Roof) -> TaskResult:
+        """For the report; `roof` is the machine's."""
         best, family = self.best, self.task.family
         default = self.default_microseconds if best is None else best.default_microseconds
+        pace = pace_of(work_of(self.task), family.arithmetic, default * self.cost, roof)
         return TaskResult(
             name=self.task.name,
             calls=dict(self.task.calls),
@@ -83,18 +85,29 @@ class TaskProgress:
             default_microseconds=default,
             microseconds=default * self.cost,
             noise=0.0 if best is None else best.noise,
-            bytes_s=self._moved() / (1e-6 * default * self.cost) if self._moved() else None,
+            bytes_s=pace.bytes_s,
+            ops_s=pace.ops_s,
+            bound=pace.bound,
+            roof_share=pace.share,
+            finding=finding(
+                pace,
+                speedup=None if best is None else 1 / best.cost,
+                trials=self.trials,
+                unseen=len(self.search.unseen()),
+            ),
             choice=None if best is None else family.space.choice(best.point),
             correlation=mean_correlation(self.correlations),
             history=tuple(self.history),
         )
 
-    def _moved(self) -> int:
-        """Bytes of a call, where there is one kind of it and no state; else 0."""
-        first, *others = self.task.situations or (None,)
-        if first is None or others or first.nbytes("state"):
-            return 0
-        return sum(first.nbytes(role) for role in ("weights", "input", "result"))
+    @property
+    def improvements(self) -> tuple[tuple[int, float], ...]:
+        """The trials at which the best became faster, from the default at trial 0."""
+        found = [(0, 1.0)]
+        for trials, best in self.history:
+            if best < found[-1][1]:
+                found.append((trials, best))
+        return tuple(found)
 
 
 def mean_correlation(found: Sequence[tuple[int, float]]) -> float | None:
@@ -110,6 +123,6 @@ def wins(measured: Measured) -> bool:
 
 def point_of(task: Task, record: Record | None) -> Any:
     """The point that a record names; None if there is none, or it names no point."""
-    if record is None or not isinstance(record.choice, dict):
+    if record is None:
         return None
     return task.family.space.point(record.choice)

@@ -9,15 +9,18 @@ than the weights say.
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, Final
 
 from tvm import IRModule, relax
 from tvm.ir import Op
 
-from mlc_compile.artifact import Limits
+from mlc_compile.artifact import Activations, Limits
 from mlc_compile.passes.rewrite import bindings_of, relax_functions
 from mlc_compile.pipeline import VIEWS, Plan, phases
+from mlc_compile.schedule.families import peak_family
 from mlc_compile.schedule.family import Family
+from mlc_compile.schedule.kernels.peak import TILES
 from mlc_compile.schedule.lower_operators import RULES
 from mlc_compile.target import Target
 from mlc_compile.tune.events import TaskRow, Untunable
@@ -37,6 +40,9 @@ NO_KERNELS: Final = {
     "relax.call_pure_packed": "a builtin of TVM's runtime",
     "relax.call_tir": "a pass writes the kernel",
 }
+NO_RULE: Final = "no rule: TVM writes the kernel"
+OTHER_SHAPES: Final = "its shapes are no rule's: TVM writes the kernel"
+WRITTEN_BY_TVM: Final = (NO_RULE, OTHER_SHAPES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +62,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """What can be tuned of a model, and what cannot."""
+    """What can be tuned of a model, and what cannot; `peaks` only measure the machine."""
 
     tasks: tuple[Task, ...]
     untunable: tuple[Untunable, ...]
+    peaks: tuple[Task, ...] = ()
 
 
 def tasks_of(mod: IRModule, plan: Plan) -> Tasks:
@@ -95,7 +102,18 @@ def read_tasks(mod: IRModule, plan: Plan) -> Tasks:
         for name, family in sorted(families.items())
     ]
     refused = [Untunable(name, count, why) for (name, why), count in sorted(left.items())]
-    return Tasks(tuple(made), tuple(refused))
+    return Tasks(tuple(made), tuple(refused), peaks_of(plan.target))
+
+
+def peaks_of(target: Target) -> tuple[Task, ...]:
+    """Kernels that do nothing but multiply, in each arithmetic that the target's have."""
+    kinds: tuple[Activations, ...] = ("int8", "float32") if target.int8_dot else ("float32",)
+    made = []
+    for kind, tile in product(kinds, TILES):
+        family = peak_family(tile, target, kind)
+        call = situation(family.build(tile), family.operands, {})
+        made.append(Task(name_of(family), family, (call,)))
+    return tuple(made)
 
 
 def name_of(family: Family[Any]) -> str:
@@ -108,24 +126,22 @@ def situations_of(family: Family[Any], plan: Plan) -> tuple[Situation, ...]:
     """How a model calls the kernel: once where its shapes are fixed, else by tokens."""
     func = family.build(family.space.default)
     limits, page = plan.limits, plan.kv.page
+
+    def called(m: int, depth: int, weight: float) -> Situation:
+        pages = -(-(depth + m) // page)
+        sizes = {TOKENS: m, PAGES: pages}
+        filled = (depth + m) / (pages * page)
+        return situation(func, family.operands, sizes, depth, weight, m, filled)
+
     if TOKENS not in symbols(func):
-        depth = min(DEPTH, limits.context - 1)
-        return (situation(func, family.operands, _sizes(1, depth, page), depth),)
-    chosen = []
-    for m in representative(limits):
-        sizes = _sizes(m, 0, page)
-        chosen.append(situation(func, family.operands, sizes, weight=m**0.5))
-    return tuple(chosen)
+        return (called(1, min(DEPTH, limits.context - 1), 1.0),)
+    return tuple(called(m, 0, m**0.5) for m in representative(limits))
 
 
 def representative(limits: Limits) -> tuple[int, ...]:
     """Numbers of tokens that stand for all: short prompts, long ones, the longest call."""
     chunk = limits.prefill_chunk
     return tuple(sorted({*(m for m in REPRESENTATIVE if m < chunk), chunk}))
-
-
-def _sizes(m: int, depth: int, page: int) -> dict[str, int]:
-    return {TOKENS: m, PAGES: -(-(depth + m) // page)}
 
 
 def _calls(mod: IRModule) -> Iterator[tuple[str, relax.Call]]:
@@ -143,8 +159,8 @@ def _looked_up(call: relax.Call, target: Target) -> Family[Any] | str:
     name = str(call.op.name)
     rule = RULES[target.backend].get(name)
     if rule is None:
-        return NO_KERNELS.get(name, "no rule: TVM writes the kernel")
+        return NO_KERNELS.get(name, NO_RULE)
     kernel = rule(call, target)
     if kernel is None:
-        return "its shapes are no rule's: TVM writes the kernel"
+        return OTHER_SHAPES
     return kernel.func if isinstance(kernel.func, Family) else "its rule has one way to write it"

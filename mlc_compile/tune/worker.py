@@ -14,16 +14,15 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, Final, TypeVar
 
 import msgspec
 
 from mlc_compile.errors import MlcError, last_line
+from mlc_compile.runtime.child import command, environment
 
 T = TypeVar("T")
 
-PACKAGES: Final = Path(__file__).parents[2]  # where our package lies
 START_SECONDS: Final = 180.0  # importing TVM takes many on a busy machine
 CHUNK: Final = 1 << 16
 
@@ -91,18 +90,16 @@ class Worker:
             self._said = None
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        # -P: a file in the directory where we are called must not stand in for a module.
-        paths = [str(PACKAGES), *filter(None, [os.environ.get("PYTHONPATH")])]
         threads = {} if self.threads is None else {"OMP_NUM_THREADS": str(self.threads)}
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  # it lives as long as the process
         self.starts += 1
         # A session of its own: Ctrl-C is for us, who then end it.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", self.module],
+            command(self.module),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | threads,
+            env=environment(**threads),
             start_new_session=True,
         )
         if self._line(START_SECONDS) != READY:

@@ -30,6 +30,10 @@ def test_tuning_measures_and_says_so_line_by_line(cli, nano_checkpoint, tmp_path
     assert task["trials"] == result["trials"] == 3
     assert task["default_microseconds"] > 0
     assert {one["name"] for one in result["untunable"]} >= {"mlc.quantize_act"}
+    assert set(result["roof"]["ops_s"]) <= {"int8", "float32"} != set()
+    assert task["roof_share"] > 0
+    bound = {"memory": "of the bandwidth", "arithmetic": "of the peak"}[task["bound"]]
+    assert bound in task["finding"]
 
 
 def test_an_interrupt_exits_with_130_and_leaves_no_process(nano_checkpoint, tmp_path):
@@ -81,6 +85,11 @@ def test_an_instruction_set_that_is_not_here_is_named(monkeypatch):
     monkeypatch.setattr(tune, "missing_features", lambda _required: ("avx512f", "avx512_vnni"))
     with pytest.raises(TargetError, match="this CPU lacks avx512f, avx512_vnni"):
         tune.require_here(row)
+
+
+def test_what_another_machine_could_measure_is_hinted_at(cli, nano_checkpoint):
+    ran = cli("tune", nano_checkpoint, "--target", "cpu-aarch64", "--trials", 1)
+    assert "--rpc" in ran.err
 
 
 @pytest.mark.parametrize(

@@ -68,3 +68,23 @@ def test_a_record_wins_by_more_than_its_noise(record, took, noise, wins):
 def test_parameters_and_traces_survive_the_trip(record, choice):
     one = record(choice=choice)
     assert msgspec.json.decode(canonical(one), type=Record) == one
+
+
+HISTORY = ((0, 1.0), (3, 0.75), (8, 0.5))
+
+
+def test_a_record_of_before_there_was_history_is_read_and_written_as_it_was(record):
+    text = canonical(record())
+    assert b"history" not in text
+    assert msgspec.json.decode(text, type=Record).history == ()
+
+
+def test_history_survives_the_trip_and_is_part_of_the_record(record):
+    one = record(history=HISTORY)
+    assert msgspec.json.decode(canonical(one), type=Record) == one != record()
+
+
+@pytest.mark.parametrize("ratio", [0.0, -1.0, math.nan, math.inf])
+def test_a_history_that_cannot_have_been_measured_is_a_fault(record, ratio):
+    assert record(history=HISTORY).fault == ""
+    assert record(history=((0, 1.0), (1, ratio))).fault.startswith("history must have")

@@ -44,6 +44,7 @@ class FakeMeasurer:
     microseconds: float = 100.0
     asked: list[tuple[str, Point, bool]] = field(default_factory=list)
     closed: bool = False
+    bytes_s: float | None = None
 
     def measure(self, task, points, *, thorough):
         for point in points:
@@ -54,6 +55,9 @@ class FakeMeasurer:
                 yield Failed(point, cost, "the test says so")
             else:
                 yield Measured(point, cost, self.noise, self.microseconds)
+
+    def bandwidth(self):
+        return self.bytes_s
 
     def close(self):
         self.closed = True

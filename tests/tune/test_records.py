@@ -62,7 +62,7 @@ def test_a_record_chooses_the_point(operators):
 @pytest.mark.parametrize(
     ("changed", "refused"),
     [
-        pytest.param({"space": 1}, False, id="of another space"),
+        pytest.param({"space": 1}, True, id="of another space"),
         pytest.param({"choice": {**CHOICE, "m": 7}}, True, id="no such point"),
         pytest.param({"choice": {"m": 2}}, True, id="half a point"),
         pytest.param({"choice": [["a", "trace"]]}, True, id="no choice of knobs"),
@@ -101,3 +101,62 @@ def test_a_library_from_records_is_the_same_wherever_it_is_made(
     assert (len(one), none, no_record) == (1, set(), set())
     assert tuned == again != plain
     assert unmoved == plain
+
+
+HISTORY = ((0, 1.0), (2, 0.5))
+
+
+def test_a_record_of_another_default_is_told_of_once_and_not_when_there_is_one_of_this(operators):
+    mod, family = operators
+    _, (event,) = lowered(mod, record(family, space=1))
+    assert event.reason.startswith("tuned beside another default than the rules choose now")
+    _, (used,) = lowered(mod, record(family, space=1), record(family))
+    assert used.outcome == "done"
+
+
+def test_a_record_that_no_longer_replays_is_in_the_report_with_its_kernel(
+    nano_checkpoint, operators, tmp_path
+):
+    _, family = operators
+    report = reported(nano_checkpoint, tmp_path, record(family, choice={**CHOICE, "m": 7}))
+    (event,) = [e for e in report["events"] if e["source"] == "Records"]
+    assert event["outcome"] == "refused"
+    assert event["reason"].startswith("no point of its space: ")
+    assert "'m': 7" in event["reason"]
+    kernel = next(k for k in report["kernels"] if k["name"] == event["subject"])
+    assert (kernel["origin"], report["tuning"]) == ("rule", [])
+
+
+def test_the_report_has_the_curve_of_each_record_that_it_used(nano_checkpoint, operators, tmp_path):
+    """(default 100 us, best 50 us at the second of three trials)"""
+    _, family = operators
+    report = reported(nano_checkpoint, tmp_path, record(family, history=HISTORY))
+    (kernel,) = [k for k in report["kernels"] if k["origin"] == "record"]
+    assert kernel["how"].startswith("m 2, blocks 1")
+    assert kernel["how"].endswith("2.00 times as fast as the rules' choice when tuned")
+    (curve,) = report["tuning"]
+    assert curve["kernel"] == kernel["name"]
+    assert curve["trials"] == [0, 2, 3]
+    assert curve["seconds"] == pytest.approx([1e-4, 5e-5, 5e-5])
+
+
+def test_equal_records_make_equal_reports_and_history_changes_no_code(
+    nano_checkpoint, operators, tmp_path
+):
+    _, family = operators
+    tuned = record(family, history=HISTORY)
+    one, again, other = tmp_path / "1", tmp_path / "2", tmp_path / "3"
+    reported(nano_checkpoint, one, tuned)
+    reported(nano_checkpoint, again, tuned)
+    reported(nano_checkpoint, other, record(family))
+    for name in ("report.json", "manifest.json", "lib.so"):
+        assert (one / "out" / name).read_bytes() == (again / "out" / name).read_bytes()
+    assert (one / "out" / "lib.so").read_bytes() == (other / "out" / "lib.so").read_bytes()
+
+
+def reported(checkpoint, place, one):
+    """The report of a compilation with that record."""
+    store = RecordStore(place / "cache")
+    store.append(partition_of(V4, available_cores()), [one])
+    compile_model(checkpoint, V4, "q4f16_1", place / "out", records=store)
+    return json.loads((place / "out" / "report.json").read_text())

@@ -22,13 +22,13 @@ from mlc_compile.target import find_target
 from mlc_compile.tune.inputs import Situation
 from mlc_compile.tune.measure import Failed, Measured
 from mlc_compile.tune.remote import MOST_DEVICES, Job, Race
-from mlc_compile.tune.rpc import device, tracker
+from mlc_compile.tune.rpc import device, runner, tracker
 from mlc_compile.tune.rpc.answer import FarEnd
 from mlc_compile.tune.rpc.fleet import Fleet, require_alike, require_fit
 from mlc_compile.tune.rpc.runner_at import Lost
 from mlc_compile.tune.rpc.tracker import Address, Offer, Standing, Tracker, address, missing_key
 from mlc_compile.tune.rpc.wire import Asked, Device, Failure, Hello
-from mlc_compile.tune.runner import Compare, Compared, Timing
+from mlc_compile.tune.runner import Compare, Compared, Gauge, Gauged, Timing
 from mlc_compile.tune.worker import Trouble
 from mlc_compile.tvm_version import PINS
 from tests.tune.conftest import Point, toy_task
@@ -317,3 +317,23 @@ def test_the_far_end_touches_nothing_outside_its_place(tmp_path, name):
 def test_the_far_end_refuses_what_it_cannot_read(tmp_path):
     said = msgspec.json.decode(FarEnd(tmp_path).answer('{"question": 7}'), type=Failure)
     assert said.kind == "refused"
+
+
+def test_the_far_end_says_how_fast_it_reads_with_the_threads_it_was_given(tmp_path):
+    asked = []
+
+    class Told:
+        """A runner's process that answers at once."""
+
+        starts = 1
+
+        def warm(self):
+            pass
+
+        def ask(self, question, answer, seconds):
+            asked.append(question)
+            return runner.Started(3) if isinstance(question, runner.Start) else Gauged(1e10)
+
+    far = FarEnd(tmp_path, 3, runner=Told())
+    assert msgspec.json.decode(ask(far, Gauge()), type=Gauged) == Gauged(1e10)
+    assert asked == [runner.Start(3), Gauge()]

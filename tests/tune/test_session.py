@@ -8,8 +8,10 @@ import pytest
 from mlc_compile.errors import TuningError
 from mlc_compile.records import RecordStore
 from mlc_compile.tune import events
+from mlc_compile.tune.inputs import Argument, Situation
 from mlc_compile.tune.measure import Failed
 from mlc_compile.tune.memory import Memory
+from mlc_compile.tune.roof import Roof
 from mlc_compile.tune.session import BATCH, LEAST_BATCH, Budget
 from tests.tune.conftest import PARTITION, FakeMeasurer, Oracle, Point, tasks, toy_task
 
@@ -202,3 +204,33 @@ def test_predictions_are_held_against_what_was_measured(session):
     wrong = Oracle(lambda features: features["knob a"])
     assert session(by_a, model=right).run(tasks(toy_task("r"))).correlation > 0.9
     assert session(by_a, model=wrong).run(tasks(toy_task("w"))).correlation < -0.9
+
+
+def test_a_record_tells_how_the_run_came_to_it(session, tmp_path):
+    """From the default at trial 0, each time that something was faster; no more than that."""
+    result = session(by_a).run(tasks(toy_task()))
+    history = found(tmp_path, toy_task()).history
+    assert history[0] == (0, 1.0)
+    trials, ratios = zip(*history, strict=True)
+    assert list(trials) == sorted(set(trials))
+    assert list(ratios) == sorted(set(ratios), reverse=True)
+    assert ratios[-1] == pytest.approx(0.7)
+    assert set(history[1:]) <= set(result.tasks[0].history)
+
+
+def test_each_task_is_held_against_the_bandwidth_of_what_measures(session):
+    measurer = FakeMeasurer(lambda _t, _p: 1.2, microseconds=100.0, bytes_s=1e10)
+    weights = Argument((900_000,), "int8", "normal", "weights")
+    task = dataclasses.replace(toy_task(), situations=(Situation((weights,), 0),))
+    result = session(measurer).run(tasks(task))
+    (one,) = result.tasks
+    assert result.roof == Roof(1e10)
+    assert (one.bytes_s, one.roof_share) == (pytest.approx(9e9), pytest.approx(0.9))
+    assert one.bound == "memory"
+    assert one.finding == "the default reads at 90 % of the bandwidth: nothing to gain"
+
+
+def test_where_the_bandwidth_is_not_known_no_share_is_told(session):
+    result = session(lambda _t, _p: 1.2).run(tasks(toy_task()))
+    assert (result.roof, result.tasks[0].roof_share) == (Roof(), None)
+    assert result.tasks[0].finding == "no choice beats the default"

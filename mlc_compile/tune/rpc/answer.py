@@ -23,7 +23,7 @@ from mlc_compile.runtime.vm import start_tvm
 from mlc_compile.target import host_target, missing_features, triple_mismatch
 from mlc_compile.tune.rpc import runner
 from mlc_compile.tune.rpc.wire import ANSWER, Asked, Device, Failure, Hello
-from mlc_compile.tune.runner import Compare, Compared, Prepare, Prepared
+from mlc_compile.tune.runner import Compare, Compared, Gauge, Gauged, Prepare, Prepared
 from mlc_compile.tune.worker import FORESEEN, START_SECONDS, Trouble, Worker
 from mlc_compile.tvm_version import installed
 
@@ -45,7 +45,7 @@ class FarEnd:
 
     def answer(self, text: str) -> str:
         """JSON of an Asked in; of what it asks for, or of a Failure, out."""
-        said: Device | Prepared | Compared | Failure
+        said: Device | Prepared | Compared | Gauged | Failure
         try:
             said = self._said(msgspec.json.decode(text, type=Asked))
         except Trouble as e:
@@ -62,21 +62,26 @@ class FarEnd:
             raise ValueError(f"{name!r} is not the plain name of a file")
         return self.place / name
 
-    def _said(self, asked: Asked) -> Device | Prepared | Compared:
+    def _said(self, asked: Asked) -> Device | Prepared | Compared | Gauged:
         match asked.question:
             case Hello(triple, requires):
                 return device(triple, requires, self.threads)
             case Prepare(baseline, situations):
-                return self._prepare(Prepare(str(self.file(baseline)), situations), asked.seconds)
+                self._start()
+                question = Prepare(str(self.file(baseline)), situations)
+                return self.runner.ask(question, Prepared, asked.seconds)
             case Compare():
                 return self._compare(asked.question, asked.seconds)
+            case Gauge():
+                self._start()
+                return self.runner.ask(asked.question, Gauged, asked.seconds)
 
-    def _prepare(self, question: Prepare, seconds: float) -> Prepared:
+    def _start(self) -> None:
+        """Have a runner with its threads."""
         self.runner.warm()
         if self._told != self.runner.starts:
             self.runner.ask(runner.Start(self.threads), runner.Started, START_SECONDS)
             self._told = self.runner.starts
-        return self.runner.ask(question, Prepared, seconds)
 
     def _compare(self, question: Compare, seconds: float) -> Compared:
         candidate = self.file(question.candidate)

@@ -12,7 +12,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,9 +20,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from mlc_compile.errors import EnvironmentError_, TargetError
+from mlc_compile.runtime.child import command, environment
 from mlc_compile.tune.rpc import answer
 from mlc_compile.tune.rpc.tracker import Address, Tracker, receive
-from mlc_compile.tune.worker import PACKAGES
 
 MAGIC: Final = 0xFF271
 MISMATCH: Final = MAGIC + 2
@@ -196,13 +195,12 @@ class Server:
         self.say(f"serving {peer}")
         place = tempfile.TemporaryDirectory(prefix="mlc-device-")
         number = connection.fileno()
-        paths = [str(PACKAGES), *filter(None, [os.environ.get("PYTHONPATH")])]
         arguments = str(number), place.name, str(self.threads or 0)
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", self.module, *arguments],
+            command(self.module, *arguments),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+            env=environment(),
             pass_fds=[number],
             start_new_session=True,
         )

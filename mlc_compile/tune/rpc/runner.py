@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from mlc_compile.runtime.vm import start_tvm
-from mlc_compile.tune.runner import Compare, Compared, Prepare, Prepared, Runner
+from mlc_compile.tune.runner import Compare, Compared, Gauge, Gauged, Prepare, Prepared, Runner
 from mlc_compile.tune.worker import serve
 
 MODULE: Final = "mlc_compile.tune.rpc.runner"
@@ -33,16 +33,20 @@ class FarRunner:
 
     runner: Runner = field(default_factory=Runner)
 
-    def answer(self, question: Start | Prepare | Compare) -> Started | Prepared | Compared:
+    def answer(
+        self, question: Start | Prepare | Compare | Gauge
+    ) -> Started | Prepared | Compared | Gauged:
         """Do what is asked."""
         if isinstance(question, Start):
-            return Started(start_tvm(question.threads))
+            self.runner.threads = start_tvm(question.threads)
+            return Started(self.runner.threads)
         return self.runner.answer(question)
 
 
 def main() -> None:
     """Answer."""
-    serve(Start | Prepare | Compare, FarRunner().answer)  # type: ignore[arg-type]  # as elsewhere
+    asked = Start | Prepare | Compare | Gauge
+    serve(asked, FarRunner().answer)  # type: ignore[arg-type]  # as elsewhere
 
 
 if __name__ == "__main__":

@@ -11,12 +11,12 @@ import msgspec
 
 from mlc_compile.errors import TargetError
 from mlc_compile.target import Target
-from mlc_compile.tune.measure import PREPARE_SECONDS, RUN_SECONDS
+from mlc_compile.tune.measure import GAUGE_SECONDS, PREPARE_SECONDS, RUN_SECONDS
 from mlc_compile.tune.rpc import bridge
 from mlc_compile.tune.rpc.bridge import Ask, Open, Opened, Said, Ship
 from mlc_compile.tune.rpc.tracker import Address, Offer
 from mlc_compile.tune.rpc.wire import Asked, Device, Failure, Hello
-from mlc_compile.tune.runner import Compare, Compared, Prepare, Prepared
+from mlc_compile.tune.runner import Compare, Compared, Gauge, Gauged, Prepare, Prepared
 from mlc_compile.tune.worker import START_SECONDS, Trouble, Worker
 
 if TYPE_CHECKING:
@@ -83,6 +83,10 @@ class RemoteRunner:
                 self._prepared = ""
             raise
 
+    def bandwidth(self) -> float:
+        """Bytes a second that the device reads."""
+        return self._ask(Gauge(), Gauged, GAUGE_SECONDS, START_SECONDS).bytes_s
+
     def close(self) -> None:
         """Break the connection."""
         self.bridge.close()
@@ -104,7 +108,11 @@ class RemoteRunner:
         return name
 
     def _ask(
-        self, question: Hello | Prepare | Compare, answer: type[T], seconds: float, more: float = 0
+        self,
+        question: Hello | Prepare | Compare | Gauge,
+        answer: type[T],
+        seconds: float,
+        more: float = 0,
     ) -> T:
         """The far end's answer within `seconds`, after `more` in which it may start a process."""
         text = msgspec.json.encode(Asked(question, seconds)).decode()

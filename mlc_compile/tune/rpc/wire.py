@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from mlc_compile.tune.runner import Compare, Prepare
+from mlc_compile.tune.runner import Compare, Gauge, Prepare
 
 ANSWER: Final = "mlc_compile.tune.answer"  # the function's name on the far end
 
@@ -38,7 +38,7 @@ class Asked(msgspec.Struct, frozen=True):
     Paths in it are the plain names of files that were uploaded before.
     """
 
-    question: Hello | Prepare | Compare
+    question: Hello | Prepare | Compare | Gauge
     seconds: float
 
 

@@ -1,0 +1,74 @@
+"""As many products as a machine makes: tiles of sums in registers, all that is read in L1.
+
+    sums[r, b] += w[step, b] . x[step, r]      for every step, over and over
+
+It computes nothing of use. The fastest tile is the roof of arithmetic that kernels here have,
+since it is their inner loop without what feeds it. What is read changes from step to step, or
+a compiler would multiply once.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from tvm import tirx
+from tvm.tirx.script import builder as T
+
+from mlc_compile.schedule.kernels import vector as v
+from mlc_compile.schedule.kernels.dot import DotProduct
+from mlc_compile.schedule.kernels.vector import Expr
+
+DEPTH: Final = 128  # steps: what they read of w fits the smallest L1
+ROUNDS: Final = 256
+TASKS: Final = 48  # shared out evenly among most numbers of threads
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """A tile: rows of x by row blocks of w."""
+
+    rows: int = 4
+    blocks: int = 2
+
+    @property
+    def products(self) -> int:
+        """Vectors of sums added to in one call."""
+        return TASKS * ROUNDS * DEPTH * self.rows * self.blocks
+
+
+TILES: Final = (Sums(2, 2), Sums(4, 2), Sums(6, 2), Sums(6, 4))
+
+
+def peak(tile: Sums, dot: DotProduct | None) -> tirx.PrimFunc:
+    """x[DEPTH, rows], w[DEPTH, blocks, 16] -> y[TASKS, rows * blocks, 16].
+
+    Integers by `dot`, four to an int32; without it float32.
+    """
+    dtype = "float32" if dot is None else "int32"
+    count = tile.rows * tile.blocks
+    with v.kernel() as builder:
+        x = v.argument("x", (DEPTH, tile.rows), dtype)
+        w = v.argument("w", (DEPTH, tile.blocks, v.LANES), dtype)
+        y = v.argument("y", (TASKS, count, v.LANES), "float32")
+        with T.parallel(0, TASKS) as task:
+            sums = v.Registers.make(count, dtype)
+            for register in range(count):
+                v.store(_splat(dot, 0), *sums[register], 0)
+            with T.serial(0, ROUNDS), T.serial(0, DEPTH) as step:
+                loaded = [v.load(w, step, b, 0) for b in range(tile.blocks)]
+                for register in range(count):
+                    r, b = divmod(register, tile.blocks)
+                    at = sums[register]
+                    added = _added(dot, v.load(*at, 0), loaded[b], _splat(dot, x[step, r]))
+                    v.store(added, *at, 0)
+            for register in range(count):
+                value = v.load(*sums[register], 0)
+                v.store(value if dot is None else v.to_f32(value), y, task, register, 0)
+    return builder.get()
+
+
+def _splat(dot: DotProduct | None, value: Expr) -> Expr:
+    return v.splat(value) if dot is None else v.splat_i32(value)
+
+
+def _added(dot: DotProduct | None, sums: Expr, w: Expr, x: Expr) -> Expr:
+    return sums + w * x if dot is None else dot.apply(sums, w, x)
