@@ -7,6 +7,7 @@ TVM would not fail with a message, it would crash.
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -20,8 +21,11 @@ from mlc_compile.artifact import (
     read_manifest,
 )
 from mlc_compile.errors import ConfigError, DamageError, TargetError, listing
-from mlc_compile.target import missing_features, triple_mismatch
+from mlc_compile.target import Backend, missing_features, triple_mismatch
 from mlc_compile.tvm_version import installed
+
+FOR_HERE: Final = "build it for this machine with --target cpu"
+ELSEWHERE: Final[dict[Backend, str]] = {"webgpu": "open it in a browser with mlc-compile web"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ def loadable_libraries(manifest: Manifest) -> tuple[Library, ...]:
     if mismatch is not None:
         raise TargetError(
             f"this artifact cannot run here: {mismatch}",
-            hint="build it for this machine with --target cpu",
+            hint=ELSEWHERE.get(manifest.backend, FOR_HERE),
         )
     by_priority = sorted(manifest.libraries, key=lambda library: library.priority, reverse=True)
     lacking = {library: missing_features(library.requires) for library in by_priority}
@@ -67,7 +71,7 @@ def loadable_libraries(manifest: Manifest) -> tuple[Library, ...]:
     fewest = min(lacking.values(), key=len)
     raise TargetError(
         f"this CPU lacks {listing(fewest)}, which target {manifest.target!r} requires",
-        hint="build it for this machine with --target cpu",
+        hint=FOR_HERE,
     )
 
 

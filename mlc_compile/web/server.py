@@ -134,13 +134,18 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer()
 
     def do_POST(self) -> None:
+        self._end_after_a_body()
         self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD", Allow="GET, HEAD")
 
     do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_POST
 
-    def _answer(self) -> None:
+    def _end_after_a_body(self) -> None:
+        """Nobody reads a body: it must not be taken for the next request."""
         if "Content-Length" in self.headers or "Transfer-Encoding" in self.headers:
-            self.close_connection = True  # nobody reads a body, so nothing may follow it
+            self.close_connection = True
+
+    def _answer(self) -> None:
+        self._end_after_a_body()
         if not self._is_for_us():
             self._refuse(HTTPStatus.MISDIRECTED_REQUEST, "this server has another name")
             return

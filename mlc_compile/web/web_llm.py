@@ -125,7 +125,7 @@ def _fetched() -> bytes:
             hint=f"install Node.js; or, on another machine, {BY_HAND}",
         )
     with tempfile.TemporaryDirectory(prefix="mlc-compile-web-llm-") as room:
-        _run_npm([npm, "pack", f"{PACKAGE}@{VERSION}", "--silent"], Path(room))
+        _run_npm([npm, "pack", f"{PACKAGE}@{VERSION}", "--loglevel=error"], Path(room))
         packed = sorted(Path(room).glob("*.tgz"))
         if not packed:
             raise TargetError(f"npm brought no {PACKAGE} {VERSION}", hint=BY_HAND)

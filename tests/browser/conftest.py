@@ -2,50 +2,22 @@
 
 import contextlib
 import http.server
-import importlib.util
-import shutil
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from mlc_compile.emit.wasm.abi import WEB_LLM
+from tests.chromium import npm_web_llm, page_with_gpu
 
-CHROMIUM = shutil.which("chromium")
-FLAGS = [
-    "--headless=new",
-    "--no-sandbox",
-    "--enable-unsafe-webgpu",
-    "--use-webgpu-adapter=swiftshader",
-    "--disable-gpu-sandbox",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--disable-quic",
-    "--disable-dev-shm-usage",
-]
-PACKAGE = f"@mlc-ai/web-llm@{WEB_LLM}"
 RESOLVED = "/resolve/main/"  # web-llm puts it after a model's address, as on Hugging Face
 TYPES = {".wasm": "application/wasm", ".js": "text/javascript", ".html": "text/html"}
 
 
 @pytest.fixture(scope="session")
 def web_llm(request) -> Path:
-    """web-llm's one script, as npm has it; installed once, and kept in pytest's cache."""
-    place = request.config.cache.mkdir(f"web-llm-{WEB_LLM}")
-    script = place / "node_modules" / "@mlc-ai" / "web-llm" / "lib" / "index.js"
-    if not script.is_file():
-        npm = shutil.which("npm")
-        if npm is None:
-            pytest.skip("no npm: apt-get install npm")
-        command = [npm, "install", "--no-audit", "--no-fund", "--prefix", place, PACKAGE]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            pytest.skip(f"npm cannot install {PACKAGE}: {done.stderr.strip()[-200:]}")
-    return script
+    """web-llm's one script, as npm has it."""
+    return npm_web_llm(request.config).path
 
 
 @pytest.fixture(scope="session")
@@ -99,19 +71,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def browser_page(tmp_path_factory) -> Iterator[object]:
-    """A page of a fresh Chromium with WebGPU in software: float32 only, 256 threads a workgroup."""
-    if CHROMIUM is None:
-        pytest.skip("no Chromium: apt-get install chromium")
-    if importlib.util.find_spec("playwright") is None:
-        pytest.skip("no playwright: pip install playwright")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        context = playwright.chromium.launch_persistent_context(
-            tmp_path_factory.mktemp("profile"),
-            executable_path=CHROMIUM,
-            headless=False,  # the flag above is the newer mode
-            args=FLAGS,
-        )
-        yield context.new_page()
-        context.close()
+    """A page of a fresh Chromium with WebGPU in software."""
+    with page_with_gpu(tmp_path_factory.mktemp("profile")) as page:
+        yield page

@@ -1,62 +1,46 @@
 """The example's report in a browser: silent, no wider than the screen, sortable."""
 
-import shutil
-
 import pytest
 
-pytestmark = pytest.mark.browser
+from tests.chromium import launched
 
-FLAGS = [
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")
 def page_file(cli, build_model, tiny_checkpoint, tmp_path_factory):
     """The report of the example as a page."""
-    if CHROMIUM is None:
-        pytest.skip("no Chromium: apt-get install chromium")
     path = tmp_path_factory.mktemp("page") / "report.html"
     ran = cli("inspect", build_model(tiny_checkpoint), "--html", path)
     assert ran.code == 0, ran.err
     return path
 
 
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium."""
+    with launched() as chromium:
+        yield chromium
+
+
 @pytest.fixture
-def opened(page_file, tmp_path):
+def opened(browser, page_file):
     """`opened(width, scheme)`: the page in a fresh browser, and what it said or asked for."""
-    api = pytest.importorskip("playwright.sync_api")
-    with api.sync_playwright() as playwright:
-        contexts = []
+    contexts = []
 
-        def open_(width, scheme="light"):
-            context = playwright.chromium.launch_persistent_context(
-                tmp_path / f"profile-{width}-{scheme}",
-                executable_path=CHROMIUM,
-                headless=False,  # the flag below is the newer mode
-                args=FLAGS,
-                viewport={"width": width, "height": 900},
-                color_scheme=scheme,
-            )
-            contexts.append(context)
-            page, said = context.new_page(), []
-            page.on("console", lambda message: said.append(message.text))
-            page.on("pageerror", lambda error: said.append(str(error)))
-            page.on("request", lambda request: said.append(request.url))
-            page.goto(page_file.as_uri())
-            return page, [line for line in said if line != page_file.as_uri()]
+    def open_(width, scheme="light"):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        contexts.append(context)
+        page, said = context.new_page(), []
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda request: said.append(request.url))
+        page.goto(page_file.as_uri())
+        return page, [line for line in said if line != page_file.as_uri()]
 
-        yield open_
-        for context in contexts:
-            context.close()
+    yield open_
+    for context in contexts:
+        context.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -49,6 +49,12 @@ def test_another_machine_is_named(change: Change, triple: str, said: str) -> Non
         check_artifact(change(triple=triple))
 
 
+def test_what_a_browser_runs_is_not_sent_to_another_target(change: Change) -> None:
+    with pytest.raises(TargetError, match="cannot run here") as e:
+        check_artifact(change(triple="wasm32-unknown-unknown-wasm", backend="webgpu"))
+    assert "mlc-compile web" in e.value.hint
+
+
 @pytest.mark.parametrize(
     ("versions", "said"),
     [

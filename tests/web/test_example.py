@@ -7,15 +7,13 @@ reads what the browser wrote, and each token must be within MARGIN of what the C
 import importlib.util
 import logging
 import re
-import shutil
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from mlc_compile.errors import TargetError
-from mlc_compile.web.web_llm import VERSION, find_script
+from tests.chromium import npm_web_llm, page_with_gpu
 
 pytestmark = [
     pytest.mark.browser,
@@ -24,20 +22,6 @@ pytestmark = [
 ]
 
 GOLDEN = Path(__file__).parent.parent / "golden"
-CHROMIUM = shutil.which("chromium")
-FLAGS = [
-    "--headless=new",
-    "--no-sandbox",
-    "--enable-unsafe-webgpu",
-    "--use-webgpu-adapter=swiftshader",
-    "--disable-gpu-sandbox",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--disable-quic",
-    "--disable-dev-shm-usage",
-]
 # Both compute in float32, from the same INT4 weights: logits of some tens differ by the order of
 # sums alone, some 1e-5; near-ties of float32 logits are decided by less than this.
 MARGIN = 1e-3
@@ -63,33 +47,16 @@ def built(cli, tiny_checkpoint, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def web_llm(request):
-    """web-llm's script, as npm has it; fetched once, and kept in pytest's cache."""
-    if shutil.which("npm") is None:
-        pytest.skip("no npm: apt-get install npm")
-    try:
-        return find_script(None, VERSION, request.config.cache.mkdir("web"), print)
-    except TargetError as e:
-        pytest.skip(str(e))
+    """web-llm's script, as npm has it."""
+    return npm_web_llm(request.config)
 
 
 @pytest.fixture
 def page(tmp_path):
-    """A page of a fresh Chromium with WebGPU in software, and what it said."""
-    if CHROMIUM is None:
-        pytest.skip("no Chromium: apt-get install chromium")
-    api = pytest.importorskip("playwright.sync_api")
-    with api.sync_playwright() as playwright:
-        context = playwright.chromium.launch_persistent_context(
-            tmp_path / "profile",
-            executable_path=CHROMIUM,
-            headless=False,  # the flag above is the newer mode
-            args=FLAGS,
-            viewport={"width": 1280, "height": 800},
-        )
-        opened = context.new_page()
+    """A page of a fresh Chromium with WebGPU in software."""
+    with page_with_gpu(tmp_path / "profile", viewport={"width": 1280, "height": 800}) as opened:
         opened.set_default_timeout(PATIENCE)
         yield opened
-        context.close()
 
 
 def ready(page):

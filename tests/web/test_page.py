@@ -1,16 +1,15 @@
 """The page in a browser, with a GPU and an engine that are made up: what it shows, and when."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.chromium import launched
+
 pytestmark = pytest.mark.browser
 
-CHROMIUM = shutil.which("chromium")
 STAND_IN = Path(__file__).with_name("stand_in.js")
-FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-quic"]
 LIMITS = {
     "maxBufferSize": 2**30,
     "maxStorageBufferBindingSize": 2**30,
@@ -51,17 +50,8 @@ def gpu(features=("shader-f16", "subgroups"), **limits):
 @pytest.fixture(scope="module")
 def browser():
     """Chromium."""
-    if CHROMIUM is None:
-        pytest.skip("no Chromium: apt-get install chromium")
-    api = pytest.importorskip("playwright.sync_api")
-    with api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(
-            executable_path=CHROMIUM,
-            headless=False,  # the flag above is the newer mode
-            args=FLAGS,
-        )
-        yield launched
-        launched.close()
+    with launched() as chromium:
+        yield chromium
 
 
 @pytest.fixture

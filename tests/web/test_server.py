@@ -132,6 +132,16 @@ def test_head_tells_what_get_would_and_gives_nothing(ask, shard):
     assert ask("/nothing", "HEAD")[1] == b""
 
 
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_body_is_no_second_request(server, method):
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=60) as s:
+        inner = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        head = f"{method} /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(inner)}\r\n\r\n"
+        s.sendall(head.encode() + inner)
+        with s.makefile("rb") as answers:
+            assert answers.read().count(b"HTTP/1.1 ") == 1
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
 def test_nothing_can_be_written(ask, shard, method):
     response, _ = ask(shard, method)

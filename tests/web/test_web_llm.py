@@ -4,6 +4,7 @@ import base64
 import hashlib
 import io
 import os
+import shutil
 import stat
 import tarfile
 
@@ -74,7 +75,7 @@ def test_npm_is_asked_once_for_the_pinned_version(find, npm, packed, said, tmp_p
     assert script.genuine
     assert said == [f"fetching {PACKAGE} {VERSION} with npm"]
     assert find() == script
-    assert asked.read_text().split() == ["pack", f"{PACKAGE}@{VERSION}", "--silent"]
+    assert asked.read_text().split() == ["pack", f"{PACKAGE}@{VERSION}", "--loglevel=error"]
     assert [p.name for p in script.path.parent.iterdir()] == [script.path.name]
 
 
@@ -116,6 +117,15 @@ def test_no_npm_is_told(find, monkeypatch, tmp_path):
 def test_a_failure_of_npm_is_told_in_its_words(find, npm, script, words):
     npm(script)
     with pytest.raises(TargetError, match=words):
+        find()
+
+
+@pytest.mark.skipif(shutil.which("npm") is None, reason="needs npm")
+def test_npm_itself_says_why_it_fails(find, monkeypatch, tmp_path):
+    monkeypatch.setenv("npm_config_registry", "http://127.0.0.1:9/")
+    monkeypatch.setenv("npm_config_fetch_retries", "0")
+    monkeypatch.setenv("npm_config_cache", str(tmp_path / "npm"))
+    with pytest.raises(TargetError, match=r"127\.0\.0\.1:9"):
         find()
 
 
