@@ -15,9 +15,9 @@ from mlc_compile.cli.options import (
     KVType,
     MemoryBudget,
     Model,
+    OneTarget,
     PrefillChunk,
     TargetQuant,
-    Targets,
 )
 from mlc_compile.errors import ConfigError
 
@@ -28,7 +28,7 @@ def compile_(
     model: Model,
     *,
     out: Annotated[Path, typer.Option("-o", "--out", help="Directory to write.")],
-    target: Targets = None,
+    target: OneTarget = None,
     quant: TargetQuant = None,
     context: Context = None,
     prefill_chunk: PrefillChunk = None,

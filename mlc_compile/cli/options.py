@@ -69,6 +69,16 @@ Targets = Annotated[
         show_default="cpu",
     ),
 ]
+OneTarget = Annotated[
+    list[str] | None,  # so that a second one is refused, and does not replace the first
+    typer.Option(
+        "-t",
+        "--target",
+        help="What to compile for, as `mlc-compile targets` lists them; a+b: a library for each, "
+        "of which the best loads.",
+        show_default="cpu",
+    ),
+]
 Context = Annotated[
     int | None,
     typer.Option(
@@ -183,7 +193,6 @@ MaxSize = Annotated[
 SIZE: Final = re.compile(r"(?P<number>[0-9]{1,9}(\.[0-9]{1,3})?) ?(?P<unit>[A-Za-z]*)")
 PREFIXES: Final = "KMGT"
 UNITS: Final[dict[str, int]] = {  # bytes, by the unit in capitals
-    "": 1,
     "B": 1,
     **{f"{prefix}B": 1000**i for i, prefix in enumerate(PREFIXES, 1)},
     **{f"{prefix}IB": 1024**i for i, prefix in enumerate(PREFIXES, 1)},
@@ -221,8 +230,8 @@ def one_target(given: Sequence[str] | None) -> "Target":
     targets = targets_named(given)
     if len(targets) > 1:
         raise ConfigError(
-            f"compile takes one target, got {', '.join(t.name for t in targets)}",
-            hint="build takes several",
+            f"one target at a time, got {', '.join(t.name for t in targets)}",
+            hint="mlc-compile build takes several",
         )
     return targets[0]
 
@@ -285,8 +294,11 @@ def open_records(cache_dir: Path) -> "RecordStore":
 def size(text: str, option: str) -> int:
     """`"10GiB"` -> 10737418240, `"10GB"` -> 10000000000; ConfigError for what is no size.
 
+    Only 0 needs no unit: 10 would be bytes to one reader, and GiB to another.
     `option` is what the text was given by: an option, or a variable and a "=".
     """
+    if text.strip() == "0":
+        return 0
     found = SIZE.fullmatch(text.strip())
     if found is None or found["unit"].upper() not in UNITS:
         example = option if option.endswith("=") else f"{option} "

@@ -13,9 +13,9 @@ from mlc_compile.cli.options import (
     Context,
     KVType,
     Model,
+    OneTarget,
     PrefillChunk,
     TargetQuant,
-    Targets,
     library_options,
     one_target,
     scheme_for,
@@ -43,7 +43,7 @@ def tune(
     output: Output,
     model: Model,
     *,
-    target: Targets = None,
+    target: OneTarget = None,
     quant: TargetQuant = None,
     time: Annotated[
         str | None,
@@ -184,10 +184,10 @@ def _story(result: "TuneResult") -> "list[str]":
     )
     failed = ", ".join(f"{kind}: {count}" for kind, count in sorted(result.errors.items()))
     roof = result.roof
+    each = f", {result.seconds_per_trial:.2f} s each" if result.trials else ""
     lines = [
-        f"{result.trials} trials in {result.seconds:.0f} s, "
-        f"{result.seconds_per_trial:.2f} s each{rank}",
-        f"as fast as untuned, by its kernels: {faster}; {result.records} new records",
+        f"{result.trials} trials in {result.seconds:.0f} s{each}{rank}",
+        f"{result.records} new records; by its kernels' times the model is faster: {faster}",
     ]
     reads = [] if roof.bytes_s is None else [f"reads {roof.bytes_s / 1e9:.1f} GB/s"]
     peaks = [f"computes {rate / 1e9:.0f} GOP/s in {kind}" for kind, rate in roof.ops_s.items()]

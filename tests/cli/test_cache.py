@@ -341,7 +341,7 @@ def test_a_bundle_that_is_not_there_is_the_machine_s_fault(run, tmp_path):
     ("text", "nbytes"),
     [
         ("0", 0),
-        ("1024", 1024),
+        ("1024 B", 1024),
         ("10GiB", 10 << 30),
         ("1.5 MiB", 3 << 19),
         ("2k", 2048),
@@ -356,7 +356,7 @@ def test_sizes_are_read(text, nbytes):
     assert size(text, "--max-size") == nbytes
 
 
-@pytest.mark.parametrize("text", ["", "-1", "10 parsecs", "GiB", "1e3", "٣GiB"])
+@pytest.mark.parametrize("text", ["", "-1", "10", "10 parsecs", "GiB", "1e3", "٣GiB"])
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(ConfigError, match="--max-size must be a size"):
         size(text, "--max-size")
