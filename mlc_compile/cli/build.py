@@ -105,6 +105,7 @@ def build(
             "check": one.manifest.check,
             "cache": one.steps,
             "kernels": one.kernels,
+            "tuned_kernels": tuned_kernels(one.directory),
             "unchanged": one.unchanged,
         }
         for one in built.artifacts
@@ -132,7 +133,20 @@ def story(built: "Build") -> Iterator[str]:
         if one.kernels:
             counts = ", ".join(f"{n} {outcome}" for outcome, n in one.kernels.items())
             yield f"{target}: kernels: {counts}"
+        tuned = tuned_kernels(one.directory)
+        if tuned:
+            yield f"{target}: kernels written as tuning records say: {tuned}"
         yield f"{target}: {told(one.manifest.check)}"
+
+
+def tuned_kernels(artifact: Path) -> int:
+    """How many kernels of an artifact a tuning record decided, by its report."""
+    from mlc_compile.artifact import REPORT
+    from mlc_compile.cli.inspect import Decisions
+    from mlc_compile.runtime.defaults import read_fields
+
+    made = read_fields(artifact, REPORT, Decisions).kernels
+    return len({one.name for one in made if one.origin == "record"})
 
 
 def told_limits(manifest: "Manifest") -> str:

@@ -48,8 +48,9 @@ def run(
     output.stream("\n")
     if output.json:
         timings = {"load_s": session.load_s, **asdict(done.timings)}
-        output.result({**asdict(done), "timings": timings, "threads": session.threads})
-    output.story(done.told())
+        where = {"threads": session.threads, "device": session.device}
+        output.result({**asdict(done), "timings": timings, **where})
+    output.story(done.told() + (f", on {session.device}" if session.device else ""))
 
 
 def _standard_input() -> str:

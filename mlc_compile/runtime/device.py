@@ -39,6 +39,19 @@ def open_device(backend: Backend, needs: DeviceNeeds | None = None) -> "Device":
     return tvm.device(backend, 0)
 
 
+def device_name(backend: Backend) -> str:
+    """What an open device of `backend` calls itself; "" of the CPU."""
+    import tvm
+
+    if backend == "cpu":
+        return ""
+    if backend in PROVIDED:
+        from mlc_compile.runtime.vulkan.loader import describe
+
+        return describe()
+    return str(tvm.device(backend, 0).device_name)
+
+
 def raise_failure(backend: Backend) -> None:
     """Raise what went wrong on the device, where its calls could not say so themselves."""
     if backend in PROVIDED:

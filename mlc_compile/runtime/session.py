@@ -5,6 +5,7 @@ from pathlib import Path
 from time import perf_counter
 
 from mlc_compile.artifact import Manifest
+from mlc_compile.runtime.device import device_name
 from mlc_compile.runtime.engine import Engine, start_engine
 from mlc_compile.runtime.host import require_threads
 from mlc_compile.runtime.load import check_artifact
@@ -22,6 +23,7 @@ class Session:
     tokenizer: Tokenizer
     threads: int
     load_s: float
+    device: str  # what computes, by its own name; "" of the CPU
 
 
 def open_session(directory: Path, threads: int | None = None) -> Session:
@@ -35,4 +37,6 @@ def open_session(directory: Path, threads: int | None = None) -> Session:
     tokenizer = Tokenizer(directory)
     running = start_tvm(threads)
     engine = start_engine(loadable, threads)
-    return Session(directory, loadable.manifest, engine, tokenizer, running, perf_counter() - start)
+    device = device_name(loadable.manifest.backend)
+    load_s = perf_counter() - start
+    return Session(directory, loadable.manifest, engine, tokenizer, running, load_s, device)

@@ -60,16 +60,18 @@ def test_inspect_tells_which_kernels_a_record_decided(cli, nano_checkpoint, spac
     )
     RecordStore(tmp_path / "cache").append(partition_of(find_target(TARGET), 1), [one])
     asked = ["-t", TARGET, "-o", tmp_path / "out", "--cache-dir", tmp_path / "cache"]
-    ran = cli("compile", nano_checkpoint, *asked)
+    ran = cli("build", nano_checkpoint, *asked)
     assert ran.code == 0, ran.err
-    shown = cli("inspect", tmp_path / "out").out
+    artifact = ran.out.strip()
+    assert f"{TARGET}: kernels written as tuning records say: 1" in ran.err
+    shown = cli("inspect", artifact).out
     told = ", ".join(f"{name} {value}" for name, value in choice.items())
     gain = "2.00 times as fast as the rules' choice when tuned"
     assert "1 by a tuning record, " in shown
     assert f"{told}: {gain}" in shown
-    kernels = cli("inspect", tmp_path / "out", "--json").json["kernels"]
+    kernels = cli("inspect", artifact, "--json").json["kernels"]
     (tuned,) = [k for k in kernels if k["origin"] == "record"]
     assert tuned["how"] == f"{told}: {gain}"
     page = tmp_path / "report.html"
-    assert cli("inspect", tmp_path / "out", "--html", page).code == 0
+    assert cli("inspect", artifact, "--html", page).code == 0
     assert "<h2>Tuning</h2>" in page.read_text()
