@@ -1,6 +1,6 @@
 """`mlc-compile build`: a checkpoint to finished artifacts, one per target."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -91,7 +91,8 @@ def build(
         reuse = Reuse(store, locked, progress, records=records)
         place = find_model(model)
         built = build_model(place, targets, scheme, out, options, progress, reuse, lock)
-    for line in story(built):
+    tuned = [tuned_kernels(one.directory) for one in built.artifacts]
+    for line in story(built, tuned):
         output.story(line)
     if memory_budget is not None:
         for one in built.artifacts:
@@ -105,10 +106,10 @@ def build(
             "check": one.manifest.check,
             "cache": one.steps,
             "kernels": one.kernels,
-            "tuned_kernels": tuned_kernels(one.directory),
+            "tuned_kernels": by_records,
             "unchanged": one.unchanged,
         }
-        for one in built.artifacts
+        for one, by_records in zip(built.artifacts, tuned, strict=True)
     ]
     value = {
         "seconds": built.seconds,
@@ -119,12 +120,15 @@ def build(
     output.result(value, "\n".join(str(one.directory) for one in built.artifacts))
 
 
-def story(built: "Build") -> Iterator[str]:
-    """What went wrong with the cache, then for each artifact its times, sources and proof."""
+def story(built: "Build", tuned: Sequence[int]) -> Iterator[str]:
+    """What went wrong with the cache, then for each artifact its times, sources and proof.
+
+    `tuned` is `tuned_kernels` of each artifact.
+    """
     yield from built.notes
     yield timings(built.seconds)
     yield f"weights: {built.weights}"
-    for one in built.artifacts:
+    for one, by_records in zip(built.artifacts, tuned, strict=True):
         target = one.manifest.target
         if one.seconds:
             yield f"{target}: {timings(one.seconds)}"
@@ -133,9 +137,8 @@ def story(built: "Build") -> Iterator[str]:
         if one.kernels:
             counts = ", ".join(f"{n} {outcome}" for outcome, n in one.kernels.items())
             yield f"{target}: kernels: {counts}"
-        tuned = tuned_kernels(one.directory)
-        if tuned:
-            yield f"{target}: kernels written as tuning records say: {tuned}"
+        if by_records:
+            yield f"{target}: kernels written as tuning records say: {by_records}"
         yield f"{target}: {told(one.manifest.check)}"
 
 

@@ -40,11 +40,9 @@ def open_device(backend: Backend, needs: DeviceNeeds | None = None) -> "Device":
 
 
 def device_name(backend: Backend) -> str:
-    """What an open device of `backend` calls itself; "" of the CPU."""
+    """What an open device of `backend`, which is not the host, calls itself."""
     import tvm
 
-    if backend == "cpu":
-        return ""
     if backend in PROVIDED:
         from mlc_compile.runtime.vulkan.loader import describe
 

@@ -37,6 +37,7 @@ def open_session(directory: Path, threads: int | None = None) -> Session:
     tokenizer = Tokenizer(directory)
     running = start_tvm(threads)
     engine = start_engine(loadable, threads)
-    device = device_name(loadable.manifest.backend)
+    manifest = loadable.manifest
+    device = "" if manifest.on_host else device_name(manifest.backend)
     load_s = perf_counter() - start
-    return Session(directory, loadable.manifest, engine, tokenizer, running, load_s, device)
+    return Session(directory, manifest, engine, tokenizer, running, load_s, device)

@@ -5,12 +5,15 @@ Run by `tune.measure` as `python -m mlc_compile.tune.builder`, one question a li
 
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from mlc_compile.target import Target
 from mlc_compile.tune.worker import serve
+
+if TYPE_CHECKING:
+    from mlc_compile.emit.link.linker import Linker
 
 SYMBOL: Final = "candidate"  # the name of the function in the library
 
@@ -53,7 +56,7 @@ def _target(row: bytes) -> Target:
 
 
 @cache
-def _linker(target: Target):  # type: ignore[no-untyped-def]
+def _linker(target: Target) -> "Linker":
     from mlc_compile.emit.link.linker import find_linker
 
     return find_linker(target)
