@@ -2,7 +2,7 @@
 # What each optional pass is worth: build a model with all passes, without each of them, and
 # without all of ours, which leaves TVM's FuseOps and FuseTIR and our kernels with dequantization
 # inside. Then measure all builds in turn, round by round, and print a Markdown table of paired
-# ratios, launches and bytes. (What TVM would leave of the model with kernels of its own is in
+# ratios with their confidence intervals, launches and bytes. (What TVM would leave of the model with kernels of its own is in
 # tests/report/test_against_tvm.py.)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -17,7 +17,8 @@ usage: ablate.sh [options] MODEL
   -p TOKENS    length of the prompt                  (default 128)
   -n TOKENS    tokens to decode                      (default 64)
   -t THREADS   number of threads                     (default 1)
-  -r ROUNDS    rounds, in each of which every build is measured once; 0: bytes only (default 5)
+  -r ROUNDS    rounds, in each of which every build is measured once; 0: bytes only (default 6,
+               the fewest that give a confidence interval)
   -w DIR       keep the builds in DIR                (default a temporary directory)
   -h, --help   show this
 
@@ -26,7 +27,7 @@ environment: MLC_COMPILE is the command to run           (default mlc-compile)
 USAGE
 }
 
-prefix=dist/ablate target=cpu quant=q4f16_1 prompt=128 generate=64 threads=1 rounds=5 work=
+prefix=dist/ablate target=cpu quant=q4f16_1 prompt=128 generate=64 threads=1 rounds=6 work=
 for argument; do
   [[ $argument != --help ]] || { usage && exit 0; }
 done
@@ -57,7 +58,7 @@ if [[ -z $work ]]; then
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
 fi
-mkdir -p "$work/rounds" "$(dirname "$prefix")"
+mkdir -p "$work" "$(dirname "$prefix")"
 
 # The passes of ours that this target runs and a build may leave out.
 "${tool[@]}" passes --json --quiet >"$work/passes.json"
@@ -88,25 +89,19 @@ for pass in "${passes[@]}"; do
 done
 build "without all of these" "${without[@]}"
 
-for ((round = 0; round < rounds; round++)); do
-  printf 'round %s of %s\n' $((round + 1)) "$rounds" >&2
-  for i in "${!artifacts[@]}"; do
-    "${tool[@]}" bench "${artifacts[i]}" --json --quiet --threads "$threads" \
-      --prompt-tokens "$prompt" --gen-tokens "$generate" --repeats 1 \
-      >"$work/rounds/$(printf '%03d-%03d' "$round" "$i").json"
-  done
-done
+if ((rounds)); then
+  "${tool[@]}" bench "${artifacts[@]}" --json --threads "$threads" --prompt-tokens "$prompt" \
+    --gen-tokens "$generate" --repeats 1 --rounds "$rounds" >"$work/speeds.json"
+fi
 
 "$python" - "$prefix" "$work" "${artifacts[@]}" <<'PYTHON'
 import json, pathlib, statistics, sys
 
 prefix, work, *artifacts = sys.argv[1:]
 artifacts = [pathlib.Path(a) for a in artifacts]
-rounds = {}
-for path in sorted(pathlib.Path(work, "rounds").glob("*.json")):
-    number, index = map(int, path.stem.split("-"))
-    for row in json.loads(path.read_text())["results"]:
-        rounds.setdefault((index, row["phase"]), {})[number] = row["tok_s"]
+speeds = pathlib.Path(work, "speeds.json")
+results = json.loads(speeds.read_text())["results"] if speeds.exists() else []
+measured = {(row["artifact"], row["phase"]): row for row in results}
 
 
 def library(artifact):
@@ -120,13 +115,13 @@ def traffic_of(artifact):
     return {t["function"]: t for t in report["traffic"]}
 
 
-def speed(index, phase):
-    mine, first = rounds.get((index, phase), {}), rounds.get((0, phase), {})
-    if not mine:
+def speed(artifact, phase):
+    row = measured.get((str(artifact), phase))
+    if row is None:
         return "", ""
-    ratios = [mine[n] / first[n] for n in mine if n in first]
-    spread = f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
-    return f"{statistics.median(mine.values()):.1f}", spread
+    interval = row["vs_first"]["interval"]
+    told = " ({:.3f} to {:.3f})".format(*interval) if interval else ""
+    return f"{row['tok_s']:.1f}", f"{row['vs_first']['median']:.3f}{told}"
 
 
 bare = traffic_of(artifacts[-1])
@@ -142,11 +137,11 @@ for index, artifact in enumerate(artifacts):
         change = written / bare[function]["written_bytes"] - 1
         cells.append(f"{written / unit:.1f} ({change:+.0%})")
     for phase in ("decode", "prefill"):
-        cells += speed(index, phase)
+        cells += speed(artifact, phase)
     rows.append(cells)
     records.append({
         "build": name, "same_library": same, "traffic": list(traffic.values()),
-        "tok_s": {phase: list(rounds.get((index, phase), {}).values()) for phase in ("decode", "prefill")},
+        "speeds": [row for row in results if row["artifact"] == str(artifact)],
     })
 heads = [
     "build", "launches a token", "a prompt", "kB written a token (of the last)",

@@ -4,7 +4,8 @@ TVM's threads are fixed once it is loaded, and the peak of resident memory is a 
 the measuring happens in `bench.worker`; this module asks for it and joins the answers.
 """
 
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeVar
@@ -14,6 +15,7 @@ import msgspec
 from mlc_compile import __version__
 from mlc_compile.artifact import Manifest, Versions
 from mlc_compile.bench.child import ask
+from mlc_compile.bench.paired import Ratio, ratio
 from mlc_compile.errors import ConfigError
 from mlc_compile.progress import Progress
 from mlc_compile.runtime.bandwidth import read_bandwidth
@@ -25,6 +27,7 @@ PROMPTS: Final = (128, 512)
 WORKER: Final = "mlc_compile.bench.worker"
 
 Phase = Literal["prefill", "decode"]
+Case = tuple[Phase, int, int, int]  # phase, tokens, depth, threads
 T = TypeVar("T")
 
 
@@ -37,6 +40,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     threads: tuple[int, ...] = ()  # (): the cores this process may use
     repeats: int = 3
     warm_up: int = 1  # measurements thrown away before the first that counts
+    rounds: int = 1  # times that all artifacts are measured in turn
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +52,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
-    """The median of a plan's repeats."""
+    """The median of a plan's repeats; of several rounds the median of theirs."""
 
     artifact: str
     phase: Phase
@@ -56,10 +60,17 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     depth: int
     threads: int
     tok_s: float
-    spread: float  # (fastest - slowest) / median
+    spread: float  # (fastest - slowest) / median, of the repeats or, if several, the rounds
     peak_rss_bytes: int  # of the process so far: weights that were mapped and read included
     roofline_share: float | None = None  # decode: bytes it must read / what the machine could
     in_cache: bool = False  # decode: those bytes fit in the last-level cache
+    tok_s_by_round: tuple[float, ...] = ()  # where there were several rounds
+    vs_first: Ratio | None = None  # to the first artifact measured so
+
+    @property
+    def case(self) -> Case:
+        """What was measured, whoever did it."""
+        return self.phase, self.tokens, self.depth, self.threads
 
 
 class WorkerResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +78,7 @@ class WorkerResult(msgspec.Struct, frozen=True, kw_only=True):
 
     load_s: float
     loaded_rss_bytes: int
+    device: str = ""  # what computes, by its own name; "" is the CPU
     results: tuple[Measurement, ...]
 
 
@@ -77,6 +89,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     load_s: float
     rss_bytes: int
+    device: str = ""  # what computes, by its own name; "" is the CPU
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +113,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Benchmark(msgspec.Struct, frozen=True, kw_only=True):
-    """All of a benchmark; `results` in the order measured."""
+    """All of a benchmark; `results` in the order of the first round."""
 
     device: Device
     plan: Plan
@@ -110,25 +123,28 @@ class Benchmark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure(directories: tuple[Path, ...], plan: Plan, progress: Progress) -> Benchmark:
-    """Measure each artifact with each number of threads, one after the other.
+    """Measure each artifact with each number of threads, one after the other, `rounds` times.
 
     Raises what loading raises, and ConfigError for a plan that an artifact's context cannot
     hold, both before anything is measured.
     """
     campaign = prepare(directories, plan, progress)
     bandwidth = campaign.device.bandwidth_bytes_s
+    answers: list[list[WorkerResult]] = [[] for _ in campaign.jobs]
+    for turn in range(plan.rounds):
+        numbers = range(len(campaign.jobs))
+        for i in numbers if turn % 2 == 0 else reversed(numbers):  # what drifts favors none
+            _manifest, job = campaign.jobs[i]
+            answers[i].append(ask_worker(WORKER, job, WorkerResult, progress))
     results: list[Measurement] = []
-    loads: list[Load] = []
-    for manifest, job in campaign.jobs:
-        answer = ask_worker(WORKER, job, WorkerResult, progress)
-        loads.append(_load(job, answer))
-        results += _with_roofline(answer.results, manifest, bandwidth[job.threads])
+    for (manifest, job), rounds in zip(campaign.jobs, answers, strict=True):
+        results += _with_roofline(_joined(rounds), manifest, bandwidth[job.threads])
     return Benchmark(
         device=campaign.device,
         plan=campaign.plan,
         artifacts=campaign.artifacts,
-        loads=tuple(loads),
-        results=tuple(results),
+        loads=tuple(map(_load, (job for _, job in campaign.jobs), answers)),
+        results=tuple(_compared(results)),
     )
 
 
@@ -171,9 +187,10 @@ def ask_worker(module: str, job: Job, answer: type[T], progress: Progress) -> T:
 
 def fit_plan(plan: Plan, manifest: Manifest) -> Plan:
     """The plan with its default prompts chosen, if the context can hold all of it."""
-    if min(*plan.prompts, *plan.threads, plan.repeats, 1) < 1:
+    if min(*plan.prompts, *plan.threads, plan.repeats, plan.rounds, 1) < 1:
         raise ConfigError(
-            "prompt lengths, threads and repeats must be 1 or more", hint="see `bench --help`"
+            "prompt lengths, threads, repeats and rounds must be 1 or more",
+            hint="see `bench --help`",
         )
     context, deepest = manifest.limits.context, max(plan.depths)
     prompts = plan.prompts or tuple(n for n in PROMPTS if n + deepest <= context)
@@ -186,8 +203,34 @@ def fit_plan(plan: Plan, manifest: Manifest) -> Plan:
     return msgspec.structs.replace(plan, prompts=prompts)
 
 
+def _joined(rounds: list[WorkerResult]) -> Iterator[Measurement]:
+    """One measurement of each workload from those of all rounds."""
+    for same in zip(*(answer.results for answer in rounds), strict=True):
+        speeds = tuple(one.tok_s for one in same)
+        median = statistics.median(speeds)
+        joined = msgspec.structs.replace(
+            same[0],
+            tok_s=median,
+            spread=(max(speeds) - min(speeds)) / median,
+            peak_rss_bytes=max(one.peak_rss_bytes for one in same),
+            tok_s_by_round=speeds,
+        )
+        yield joined if len(same) > 1 else same[0]
+
+
+def _compared(results: list[Measurement]) -> Iterator[Measurement]:
+    """With the ratio to the first artifact that was measured in the same case."""
+    first: dict[Case, Measurement] = {}
+    for result in results:
+        base = first.setdefault(result.case, result)
+        mine, other = (r.tok_s_by_round or (r.tok_s,) for r in (result, base))
+        of_itself = Ratio(median=1.0, interval=None)
+        vs_first = of_itself if base is result else ratio(mine, other)
+        yield msgspec.structs.replace(result, vs_first=vs_first)
+
+
 def _with_roofline(
-    results: tuple[Measurement, ...], manifest: Manifest, bandwidth: float
+    results: Iterable[Measurement], manifest: Manifest, bandwidth: float
 ) -> Iterator[Measurement]:
     for result in results:
         # Prefill is bound by arithmetic, not by memory; and it was the CPU's memory we measured.
@@ -203,12 +246,13 @@ def _with_roofline(
         )
 
 
-def _load(job: Job, answer: WorkerResult) -> Load:
+def _load(job: Job, rounds: list[WorkerResult]) -> Load:
     return Load(
         artifact=job.directory,
         threads=job.threads,
-        load_s=answer.load_s,
-        rss_bytes=answer.loaded_rss_bytes,
+        load_s=statistics.median(answer.load_s for answer in rounds),
+        rss_bytes=max(answer.loaded_rss_bytes for answer in rounds),
+        device=rounds[0].device,
     )
 
 

@@ -14,8 +14,10 @@ from time import perf_counter
 import msgspec
 import numpy as np
 
+from mlc_compile.artifact import Manifest, read_manifest
 from mlc_compile.bench.child import serve
 from mlc_compile.bench.speed import Job, Measurement, Phase, Plan, WorkerResult
+from mlc_compile.runtime.device import device_name
 from mlc_compile.runtime.engine import Engine, open_engine
 from mlc_compile.runtime.host import peak_rss
 from mlc_compile.runtime.sampler import GREEDY, Sampler
@@ -27,8 +29,12 @@ def answer() -> WorkerResult:
     start = perf_counter()
     engine = open_engine(Path(job.directory), job.threads)
     load_s, rss = perf_counter() - start, peak_rss()
-    results = tuple(measure(engine, job))
-    return WorkerResult(load_s=load_s, loaded_rss_bytes=rss, results=results)
+    return WorkerResult(
+        load_s=load_s,
+        loaded_rss_bytes=rss,
+        device=device_name(read_manifest(Path(job.directory), Manifest)),
+        results=tuple(measure(engine, job)),
+    )
 
 
 def measure(engine: Engine, job: Job) -> Iterator[Measurement]:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from mlc_compile.bench.kernels import KernelBenchmark, KernelTime, Profile
-    from mlc_compile.bench.speed import Benchmark
+    from mlc_compile.bench.paired import Ratio
+    from mlc_compile.bench.speed import Benchmark, Plan
 
 
 @output_options
@@ -33,8 +34,21 @@ def bench(
     ] = "",
     repeats: Annotated[int, typer.Option(min=1, help="Measurements of each.")] = 3,
     warm_up: Annotated[int, typer.Option(min=0, help="Measurements thrown away before.")] = 1,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Times to measure all artifacts in turn; a row is their median.",
+            show_default="6 with --compare, else 1",
+        ),
+    ] = None,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Show each artifact's speed relative to the first's.")
+        bool,
+        typer.Option(
+            "--compare",
+            help="Show each artifact's speed relative to the first's: the median of the rounds' "
+            "ratios, and from 6 rounds on its 95 % confidence interval.",
+        ),
     ] = False,
     kernels: Annotated[
         bool, typer.Option("--kernels", help="Show where the time goes, kernel by kernel.")
@@ -42,10 +56,12 @@ def bench(
 ) -> None:
     """Measure the speed of artifacts on this machine."""
     from mlc_compile.bench.kernels import measure_kernels
+    from mlc_compile.bench.paired import ROUNDS
     from mlc_compile.bench.speed import Plan, measure
 
-    if kernels and compare:
-        raise ConfigError("--kernels and --compare exclude each other", hint="leave one out")
+    if kernels and (compare or rounds):
+        other = "--compare" if compare else "--rounds"
+        raise ConfigError(f"--kernels and {other} exclude each other", hint="leave one out")
 
     plan = Plan(
         prompts=numbers(prompt_tokens, "--prompt-tokens"),
@@ -54,6 +70,7 @@ def bench(
         threads=numbers(threads, "--threads"),
         repeats=repeats,
         warm_up=warm_up,
+        rounds=rounds or (ROUNDS if compare else 1),
     )
     if kernels:
         with output.progress() as progress:
@@ -85,22 +102,17 @@ def _title(benchmark: "Benchmark", *, several: bool) -> Iterator[str]:
     if not several:
         yield benchmark.artifacts[0].artifact
     yield f"{device.cpu}, {_count(device.cores, 'core')}"
+    for name in sorted({load.device for load in benchmark.loads if load.device}):
+        yield f"computes on {name}"
     rates = (
         f"{rate / 1e9:.1f} GB/s with {_count(threads, 'thread')}"
         for threads, rate in device.bandwidth_bytes_s.items()
     )
-    yield f"reads {', '.join(rates)}; median of {plan.repeats} after {plan.warm_up}"
+    yield f"reads {', '.join(rates)}; median of {plan.repeats} after {plan.warm_up}{_turns(plan)}"
 
 
 def _rows(benchmark: "Benchmark") -> Iterator[tuple[str, ...]]:
-    first = benchmark.artifacts[0].artifact
-    same = {
-        (r.phase, r.tokens, r.depth, r.threads): r.tok_s
-        for r in benchmark.results
-        if r.artifact == first
-    }
     for r in benchmark.results:
-        base = same.get((r.phase, r.tokens, r.depth, r.threads))
         yield (
             r.artifact,
             r.phase,
@@ -109,8 +121,20 @@ def _rows(benchmark: "Benchmark") -> Iterator[tuple[str, ...]]:
             f"{r.spread:.1%}",
             f"{r.peak_rss_bytes / 2**20:.0f} MiB",
             _share(r.roofline_share, in_cache=r.in_cache),
-            f"{r.tok_s / base:.2f}x" if base else "",
+            _ratio(r.vs_first),
         )
+
+
+def _turns(plan: "Plan") -> str:
+    return f", then of {plan.rounds} rounds" if plan.rounds > 1 else ""
+
+
+def _ratio(vs_first: "Ratio | None") -> str:
+    """`1.071x (1.052-1.090)`: the median, and its confidence interval where there is one."""
+    if vs_first is None:
+        return ""
+    interval = "" if vs_first.interval is None else " ({:.3f}-{:.3f})".format(*vs_first.interval)
+    return f"{vs_first.median:.3f}x{interval}"
 
 
 def as_tables(benchmark: "KernelBenchmark") -> "Group":

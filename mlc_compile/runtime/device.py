@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from mlc_compile.artifact import DeviceNeeds
+from mlc_compile.artifact import DeviceNeeds, Manifest
 from mlc_compile.errors import TargetError
 from mlc_compile.target import Backend
 
@@ -39,15 +39,17 @@ def open_device(backend: Backend, needs: DeviceNeeds | None = None) -> "Device":
     return tvm.device(backend, 0)
 
 
-def device_name(backend: Backend) -> str:
-    """What an open device of `backend`, which is not the host, calls itself."""
+def device_name(manifest: Manifest) -> str:
+    """What the device of a loaded artifact calls itself; "" of the CPU."""
     import tvm
 
-    if backend in PROVIDED:
+    if manifest.on_host:
+        return ""
+    if manifest.backend in PROVIDED:
         from mlc_compile.runtime.vulkan.loader import describe
 
         return describe()
-    return str(tvm.device(backend, 0).device_name)
+    return str(tvm.device(manifest.backend, 0).device_name)
 
 
 def raise_failure(backend: Backend) -> None:

@@ -38,6 +38,5 @@ def open_session(directory: Path, threads: int | None = None) -> Session:
     running = start_tvm(threads)
     engine = start_engine(loadable, threads)
     manifest = loadable.manifest
-    device = "" if manifest.on_host else device_name(manifest.backend)
-    load_s = perf_counter() - start
+    device, load_s = device_name(manifest), perf_counter() - start
     return Session(directory, manifest, engine, tokenizer, running, load_s, device)

@@ -121,3 +121,48 @@ def test_decoding_from_the_cache_is_noted(
 def test_more_threads_than_cpus_are_refused_before_anything_is_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--threads 9999, but this machine"):
         measure((tmp_path / "gone",), Plan(threads=(1, 9999)), SILENT)
+
+
+def answer(*speeds: float) -> WorkerResult:
+    rows = tuple(
+        Measurement(
+            artifact="a",
+            phase="decode",
+            tokens=n + 1,
+            depth=0,
+            threads=1,
+            tok_s=speed,
+            spread=0.5,
+            peak_rss_bytes=int(speed),
+        )
+        for n, speed in enumerate(speeds)
+    )
+    return WorkerResult(load_s=speeds[0], loaded_rss_bytes=1, results=rows)
+
+
+def test_rounds_take_turns_and_are_joined(
+    nano_artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    speeds = iter([10.0, 20.0, 44.0, 22.0, 12.0, 25.2])
+
+    def ask(_module: str, job: Job, *_: object) -> WorkerResult:
+        asked.append(job.threads)
+        got = answer(next(speeds))
+        row = msgspec.structs.replace(got.results[0], artifact=str(job.threads))
+        return msgspec.structs.replace(got, results=(row,))
+
+    monkeypatch.setattr(speed, "read_bandwidth", lambda threads: threads * 1e9)
+    monkeypatch.setattr(speed, "ask_worker", ask)
+    plan = msgspec.structs.replace(QUICK, rounds=3)
+    first, second = measure((nano_artifact,), plan, SILENT).results
+    assert asked == [1, 2, 2, 1, 1, 2], "every other round goes backward"
+    assert first.tok_s_by_round == (10.0, 22.0, 12.0)
+    assert first.tok_s == 12.0
+    assert first.spread == pytest.approx(1.0)
+    assert first.peak_rss_bytes == 22
+    assert second.tok_s_by_round == (20.0, 44.0, 25.2)
+    assert first.vs_first is not None
+    assert first.vs_first.median == 1.0
+    assert second.vs_first is not None
+    assert second.vs_first.median == pytest.approx(2.0)

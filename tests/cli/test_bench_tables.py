@@ -8,7 +8,8 @@ from rich.console import Console
 
 from mlc_compile.artifact import Versions
 from mlc_compile.bench.kernels import KernelTime, Profile
-from mlc_compile.bench.speed import Benchmark, Device, Measurement, Plan, Subject
+from mlc_compile.bench.paired import Ratio
+from mlc_compile.bench.speed import Benchmark, Device, Load, Measurement, Plan, Subject
 from mlc_compile.cli.bench import _profile_table, as_table
 
 PATH = "dist/qwen3-0.6b-q4f16_1/cpu"
@@ -113,11 +114,27 @@ def test_more_than_the_memory_gives_comes_from_the_cache(
 
 def test_several_artifacts_on_80_columns_keep_their_speeds() -> None:
     other = "dist/qwen3-0.6b-q4f16_1/cpu-x86-64-v3"
-    rows = measurement(), measurement(artifact=other, tok_s=333.3)
+    found = Ratio(median=1 / 3, interval=(0.3314, 0.3408))
+    rows = measurement(), measurement(artifact=other, tok_s=333.3, vs_first=found)
     text = drawn(as_table(benchmark(*rows, artifacts=(PATH, other)), compare=True))
     assert max(map(len, text.splitlines())) <= 80
-    assert all(word in text for word in ("999.9", "333.3", "0.33x", "of bandwidth"))
+    assert all(word in text for word in ("999.9", "333.3", "0.333x (0.331-0.341)", "of bandwidth"))
     assert "…" not in text
+
+
+def test_a_device_that_is_not_the_cpu_is_named_once() -> None:
+    loads = [
+        Load(artifact=PATH, threads=n, load_s=0.1, rss_bytes=1, device="A GPU") for n in (1, 2)
+    ]
+    on_gpu = msgspec.structs.replace(benchmark(measurement()), loads=tuple(loads))
+    assert drawn(as_table(on_gpu, compare=False)).count("computes on A GPU") == 1
+    assert "computes on" not in drawn(as_table(benchmark(measurement()), compare=False))
+
+
+def test_rounds_are_told_where_there_are_several() -> None:
+    rounds = msgspec.structs.replace(benchmark(measurement()), plan=Plan(threads=(1,), rounds=6))
+    assert "median of 3 after 1, then of 6 rounds" in drawn(as_table(rounds, compare=True))
+    assert "rounds" not in drawn(as_table(benchmark(measurement()), compare=True))
 
 
 def test_kernels_fit_80_columns_and_the_header_says_what_watched_is() -> None:

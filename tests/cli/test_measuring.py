@@ -41,10 +41,24 @@ def test_bench_results_have_the_fields_that_scripts_read(cli: Cli, nano_artifact
 
 def test_bench_compares_with_the_first_artifact(cli: Cli, nano_artifact: Path, copy: Path) -> None:
     quick = ["--prompt-tokens", "4", "--gen-tokens", 0, "--threads", "1", "--repeats", 1]
-    ran = cli("bench", nano_artifact, copy, *quick, "--compare")
+    ran = cli("bench", nano_artifact, copy, *quick, "--compare", "--rounds", 2)
     first, second = (line for line in ran.out.splitlines() if "prefill" in line)
-    assert first.rstrip().endswith("1.00x")
+    assert first.rstrip().endswith("1.000x")
     assert second.rstrip().endswith("x")
+
+
+def test_bench_compares_by_six_rounds_with_an_interval(
+    cli: Cli, nano_artifact: Path, copy: Path
+) -> None:
+    quick = ["--prompt-tokens", "4", "--gen-tokens", 0, "--threads", "1", "--repeats", 1]
+    got = cli("bench", nano_artifact, copy, *quick, "--compare", "--json").json
+    assert got["plan"]["rounds"] == 6
+    first, second = got["results"]
+    assert first["vs_first"] == {"median": 1.0, "interval": None}
+    low, high = second["vs_first"]["interval"]
+    assert low <= second["vs_first"]["median"] <= high
+    ratios = [b / a for a, b in zip(first["tok_s_by_round"], second["tok_s_by_round"], strict=True)]
+    assert [low, high] == [min(ratios), max(ratios)]
 
 
 def test_eval_without_a_reference_has_a_perplexity_and_a_note(
@@ -143,8 +157,11 @@ def test_bench_kernels_has_the_fields_that_scripts_read(cli: Cli, nano_artifact:
     assert {"device", "plan", "artifacts"} <= set(told)
 
 
-def test_bench_kernels_does_not_compare(cli: Cli, nano_artifact: Path) -> None:
-    ran = cli("bench", nano_artifact, "--kernels", "--compare")
+@pytest.mark.parametrize("other", [("--compare",), ("--rounds", 2)])
+def test_bench_kernels_does_not_compare(
+    cli: Cli, nano_artifact: Path, other: tuple[object, ...]
+) -> None:
+    ran = cli("bench", nano_artifact, "--kernels", *other)
     assert (ran.code, ran.out) == (2, "")
     assert "exclude each other" in ran.err
 

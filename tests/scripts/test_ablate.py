@@ -34,8 +34,15 @@ if command == "build":
     (out / "speed").write_text(str(100 - 10 * slower))
     print(out)
 if command == "bench":
-    speed = float((pathlib.Path(words[0]) / "speed").read_text())
-    print(json.dumps({"results": [{"phase": p, "tok_s": speed} for p in ("decode", "prefill")]}))
+    rounds, results = int(words[words.index("--rounds") + 1]), []
+    for out in words[:words.index("--json")]:
+        speed = float((pathlib.Path(out) / "speed").read_text())
+        base = speed == 100 and not results
+        interval = None if rounds < 6 or base else [speed / 100 - 0.01, speed / 100 + 0.01]
+        results += [{"artifact": out, "phase": p, "tok_s": speed,
+                     "vs_first": {"median": speed / 100, "interval": interval}}
+                    for p in ("decode", "prefill")]
+    print(json.dumps({"results": results}))
 """
 
 
@@ -60,7 +67,7 @@ def ablate(tmp_path):
 
 
 def test_the_table_has_each_pass_of_ours_that_the_target_runs(ablate, tmp_path):
-    ran = ablate("-o", "a", "-r", "2", "model")
+    ran = ablate("-o", "a", "model")
     assert ran.returncode == 0, ran.stderr
     rows = [line.strip("| ").split(" | ") for line in ran.stdout.splitlines()[2:]]
     assert [row[0] for row in rows] == [
@@ -71,12 +78,18 @@ def test_the_table_has_each_pass_of_ours_that_the_target_runs(ablate, tmp_path):
     ]
     fuse = rows[1]
     assert fuse[1:4] == ["6", "6", "2.0 (+0%)"]  # the last lacks Fuse too
-    assert fuse[5:7] == ["90.0", "0.900 (0.900 to 0.900)"]
+    assert fuse[5:7] == ["90.0", "0.900 (0.890 to 0.910)"]
+    assert rows[0][5:7] == ["100.0", "1.000"]
     assert rows[0][3] == "1.0 (-50%)"
     assert (tmp_path / "a.md").read_text() == ran.stdout
-    assert [len(r["tok_s"]["decode"]) for r in json.loads((tmp_path / "a.json").read_text())] == [
-        2
-    ] * 4
+    records = json.loads((tmp_path / "a.json").read_text())
+    assert [[row["phase"] for row in r["speeds"]] for r in records] == [["decode", "prefill"]] * 4
+
+
+def test_with_fewer_rounds_there_is_no_interval(ablate):
+    ran = ablate("-r", "2", "model")
+    assert ran.returncode == 0, ran.stderr
+    assert "| 90.0 | 0.900 |" in ran.stdout
 
 
 def test_without_rounds_only_bytes_are_told(ablate):
