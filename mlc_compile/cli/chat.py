@@ -1,7 +1,10 @@
 """`mlc-compile chat`: a conversation, in the form that the model was trained on."""
 
+import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -39,15 +42,36 @@ def chat(
 
     manner = Manner(max_tokens, temperature, top_k, top_p, seed, thinking)
     conversation = Conversation(open_session(artifact, threads), manner, system)
-    if prompt is None and sys.stdin.isatty():
-        output.story("Ctrl-D ends")
+    talking = prompt is None and sys.stdin.isatty()
+    if talking:
+        output.story("Ctrl-C ends an answer, Ctrl-D the chat")
     answers = []
     for line in _turns(prompt):
-        answers.append(conversation.ask(line, output.stream))
+        with _interruptible(talking) as interrupted:
+            answers.append(conversation.ask(line, output.stream, interrupted))
         output.stream("\n")
         output.story(answers[-1].told())
     if output.json:
         output.result({"messages": conversation.messages, "answers": answers})
+
+
+@contextmanager
+def _interruptible(talking: bool) -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C was pressed, where somebody talks; if the answer goes on, it ends the chat."""
+    pressed = threading.Event()
+    if not talking:
+        yield pressed.is_set
+        return
+
+    def press(*_: object) -> None:
+        pressed.set()
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, press)
+    try:
+        yield pressed.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _turns(prompt: str | None) -> Iterator[str]:

@@ -8,7 +8,7 @@ import msgspec
 
 from mlc_compile.errors import ConfigError
 from mlc_compile.runtime.defaults import CONFIG, model_sampling, read_fields, stop_tokens
-from mlc_compile.runtime.generate import Generation, Request, generate
+from mlc_compile.runtime.generate import Generation, Request, generate, never
 from mlc_compile.runtime.sampler import Sampling
 from mlc_compile.runtime.session import Session
 from mlc_compile.runtime.template import Message, read_template
@@ -39,8 +39,13 @@ class Conversation:
         self._stop = stop_tokens(session.directory)
         self._sampling = _sampling(model_sampling(session.directory), manner)
 
-    def ask(self, question: str, on_text: Callable[[str], None]) -> Generation:
-        """Answer `question` in the light of all before it.
+    def ask(
+        self,
+        question: str,
+        on_text: Callable[[str], None],
+        interrupted: Callable[[], bool] = never,
+    ) -> Generation:
+        """Answer `question` in the light of all before it; what is `interrupted` counts as said.
 
         Raises what `generate` does, and ConfigError where the chat has outgrown the context.
         """
@@ -54,6 +59,7 @@ class Conversation:
             max_tokens=self._manner.max_tokens,
             sampling=self._sampling,
             stop=self._stop,
+            interrupted=interrupted,
         )
         answer = generate(self._session.engine, tokenizer, request, on_text)
         self.messages = [*asked, Message("assistant", answer.text)]

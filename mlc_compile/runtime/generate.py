@@ -11,11 +11,12 @@ from mlc_compile.runtime.engine import Engine
 from mlc_compile.runtime.sampler import GREEDY, Sampler, Sampling
 from mlc_compile.runtime.tokenizer import Detokenizer, Tokenizer
 
-Finish = Literal["stop", "length", "context"]
+Finish = Literal["stop", "length", "context", "interrupt"]
 ENDINGS: Final[dict[Finish, str]] = {
     "stop": "stopped at a stop token",
     "length": "stopped at --max-tokens",
     "context": "stopped with the context full",
+    "interrupt": "interrupted",
 }
 
 
@@ -34,7 +35,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     prompt_token_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
     text: str
-    finish_reason: Finish  # a stop token, max_tokens reached, or the context full
+    finish_reason: Finish  # a stop token, max_tokens reached, the context full, or whoever waits
     timings: Timings
 
     def told(self) -> str:
@@ -46,6 +47,11 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
         return ", ".join([counts, prefill, *decode, ENDINGS[self.finish_reason]])
 
 
+def never() -> bool:
+    """Nobody interrupts."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """What to continue, how to choose, and when to end."""
@@ -54,6 +60,7 @@ class Request:
     max_tokens: int
     sampling: Sampling = GREEDY
     stop: frozenset[int] = frozenset()  # ids that end the text
+    interrupted: Callable[[], bool] = never  # asked before each new token: whether to end
 
 
 def generate(
@@ -82,6 +89,9 @@ def generate(
             break
         if engine.room == 0:
             reason = "context"
+            break
+        if request.interrupted():
+            reason = "interrupt"
             break
         token = engine.next_token(token, sampler)
     pieces.add(stream.flush())

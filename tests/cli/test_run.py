@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from mlc_compile.artifact import SEAL, Manifest, read_manifest, seal_of
+from mlc_compile.cli.chat import _interruptible
 from mlc_compile.errors import ConfigError, DamageError, TargetError
 from mlc_compile.runtime.tokenizer import Tokenizer
 
@@ -143,7 +145,23 @@ def test_on_a_terminal_chat_says_how_it_ends(nano_artifact: Path) -> None:
     ran = subprocess.run(command, stdin=theirs, capture_output=True, text=True, check=True)
     os.close(ours)
     os.close(theirs)
-    assert ran.stderr.splitlines()[0] == "Ctrl-D ends"
+    assert ran.stderr.splitlines()[0] == "Ctrl-C ends an answer, Ctrl-D the chat"
+
+
+def test_who_talks_interrupts_an_answer_once_and_then_the_chat() -> None:
+    with _interruptible(talking=True) as interrupted:
+        assert not interrupted()
+        signal.raise_signal(signal.SIGINT)
+        assert interrupted()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):  # between answers
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_a_script_is_interrupted_at_once() -> None:
+    with pytest.raises(KeyboardInterrupt), _interruptible(talking=False):
+        signal.raise_signal(signal.SIGINT)
 
 
 def piped(text: str, *arguments: object) -> subprocess.CompletedProcess[str]:

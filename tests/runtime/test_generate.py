@@ -105,6 +105,19 @@ def test_a_full_context_ends_it(tokenizer: Tokenizer) -> None:
     assert (len(done.token_ids), done.finish_reason) == (3, "context")
 
 
+def test_an_interrupt_ends_it_and_the_next_text_goes_on_from_there(tokenizer: Tokenizer) -> None:
+    script = Script([10, 11, 12, 13, 14], prompt=2)
+    engine = Engine(script, Limits(context=64, prefill_chunk=8), VOCAB)
+    presses = iter([False, True])
+    request = Request([5, 6], max_tokens=50, interrupted=lambda: next(presses))
+    done = generate(engine, tokenizer, request, lambda _: None)
+    assert (done.token_ids, done.finish_reason) == ((10, 11), "interrupt")
+    assert done.told().endswith("interrupted")
+    seen = script.seen
+    generate(engine, tokenizer, Request([5, 6, 10, 11, 20], max_tokens=1), lambda _: None)
+    assert script.seen - seen == 2  # 11, which was never fed back, and 20
+
+
 def test_pieces_are_told_as_they_come_and_join_to_the_text(tokenizer: Tokenizer) -> None:
     words = tokenizer.encode("日本語 text")
     told: list[str] = []
