@@ -65,7 +65,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     roofline_share: float | None = None  # decode: bytes it must read / what the machine could
     in_cache: bool = False  # decode: those bytes fit in the last-level cache
     tok_s_by_round: tuple[float, ...] = ()  # where there were several rounds
-    vs_first: Ratio | None = None  # to the first artifact measured so
+    vs_first: Ratio | None = None  # None: the first artifact was not measured so
 
     @property
     def case(self) -> Case:
@@ -219,14 +219,22 @@ def _joined(rounds: list[WorkerResult]) -> Iterator[Measurement]:
 
 
 def _compared(results: list[Measurement]) -> Iterator[Measurement]:
-    """With the ratio to the first artifact that was measured in the same case."""
+    """With the ratio to the first artifact, in each case that it was measured in too."""
     first: dict[Case, Measurement] = {}
     for result in results:
-        base = first.setdefault(result.case, result)
-        mine, other = (r.tok_s_by_round or (r.tok_s,) for r in (result, base))
-        of_itself = Ratio(median=1.0, interval=None)
-        vs_first = of_itself if base is result else ratio(mine, other)
-        yield msgspec.structs.replace(result, vs_first=vs_first)
+        if result.artifact == results[0].artifact:
+            first.setdefault(result.case, result)
+        base = first.get(result.case)
+        yield (
+            result if base is None else msgspec.structs.replace(result, vs_first=_vs(result, base))
+        )
+
+
+def _vs(result: Measurement, base: Measurement) -> Ratio:
+    if result is base:
+        return Ratio(median=1.0, interval=None)
+    mine, other = (one.tok_s_by_round or (one.tok_s,) for one in (result, base))
+    return ratio(mine, other)
 
 
 def _with_roofline(

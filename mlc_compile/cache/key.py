@@ -11,7 +11,7 @@ from mlc_compile.artifact import SEAL, File, Struct, pretty_json, seal_of
 from mlc_compile.cache.ground import is_file, is_there
 from mlc_compile.errors import DamageError
 
-Level = Literal["weights", "limits", "library", "packed", "proof", "kernel"]
+Level = Literal["weights", "limits", "questions", "library", "packed", "proof", "kernel"]
 LEVELS: Final[tuple[Level, ...]] = get_args(Level)
 ENTRY: Final = "entry.json"
 FILES: Final = "files"

@@ -62,6 +62,11 @@ def bench(
     if kernels and (compare or rounds):
         other = "--compare" if compare else "--rounds"
         raise ConfigError(f"--kernels and {other} exclude each other", hint="leave one out")
+    if compare and len(artifacts) == 1:
+        raise ConfigError(
+            "--compare needs two artifacts, got one",
+            hint="name another; the same one again shows the noise",
+        )
 
     plan = Plan(
         prompts=numbers(prompt_tokens, "--prompt-tokens"),

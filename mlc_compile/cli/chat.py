@@ -63,11 +63,13 @@ def _interruptible(talking: bool) -> Iterator[Callable[[], bool]]:
         yield pressed.is_set
         return
 
-    def press(*_: object) -> None:
-        pressed.set()
-        signal.signal(signal.SIGINT, before)
+    before = signal.getsignal(signal.SIGINT)
 
-    before = signal.signal(signal.SIGINT, press)
+    def press(*_: object) -> None:
+        signal.signal(signal.SIGINT, before)  # first: to set it twice at once would wait for ever
+        pressed.set()
+
+    signal.signal(signal.SIGINT, press)
     try:
         yield pressed.is_set
     finally:

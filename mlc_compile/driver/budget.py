@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from mlc_compile.artifact import FlatKV, Limits
+from mlc_compile.driver.job import Questions
 from mlc_compile.driver.limits import PREFILL_CHUNK
 from mlc_compile.emit.backend import emitter_of
 from mlc_compile.errors import TargetError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from mlc_compile.passes.plan_memory import FunctionMemory
     from mlc_compile.pipeline import Plan
+    from mlc_compile.records import Workload
 
 MIB: Final = 1 << 20
 # Python, TVM's runtime and our code take 105 MiB, a tokenizer of 150k words about 80.
@@ -73,13 +75,22 @@ class Need:
         )
 
 
-def fit(asked: Asked, kv: FlatKV, rows: Sequence[Target], importer: Importer) -> Limits:
+def fit(
+    asked: Asked, kv: FlatKV, rows: Sequence[Target], importer: Importer
+) -> tuple[Limits, Questions]:
     """The largest limits within the budget; TargetError if the smallest are beyond it.
 
-    What was asked for stays. The chunk is the largest of 512, 256, .. that leaves room for a
-    context of SHARE chunks, or for the model's whole context; the context then takes the rest.
+    With them what was asked of the tuning records, which decide about a kernel's workspace.
     """
     footprints = [_Footprint.of(row, importer) for row in rows]
+    questions = {one.plan.target.name: one.asked for one in footprints}
+    return _largest(asked, kv, footprints), questions
+
+
+def _largest(asked: Asked, kv: FlatKV, footprints: "Sequence[_Footprint]") -> Limits:
+    """What was asked for stays. The chunk is the largest of 512, 256, .. that leaves room for a
+    context of SHARE chunks, or for the model's whole context; the context then takes the rest.
+    """
     *larger, smallest = _chunks(asked)
     least = _need(asked, kv, footprints, smallest)
     if least.total > asked.budget:
@@ -121,11 +132,13 @@ class _Footprint:
     mod: "IRModule"
     plan: "Plan"
     weights: int
+    asked: "tuple[Workload, ...]"  # of the tuning records
 
     @classmethod
     def of(cls, row: Target, importer: Importer) -> "_Footprint":
         from mlc_compile.passes.bind_weights import read_plan
         from mlc_compile.pipeline import phases
+        from mlc_compile.schedule import tuned
 
         mod, plan = importer(row, Limits(context=1, prefill_chunk=1))  # they decide no kernel
         with emitter_of(row).tvm_target(row):
@@ -134,7 +147,7 @@ class _Footprint:
                     break
                 for step in phase.passes:
                     mod = step(mod)
-        return cls(mod, plan, read_plan(mod).nbytes)
+        return cls(mod, plan, read_plan(mod).nbytes, tuned.asked(mod))
 
     def activations(self, chunk: int) -> int:
         """Bytes that generating takes beside weights and cache, with prefill calls this long."""
@@ -165,7 +178,7 @@ def _over(asked: Asked, need: Need) -> TargetError:
         f"over budget: {need.told()}, {excess} bytes more than the {_mib(asked.budget)} "
         "of --memory-budget",
         hint="raise it, lower what you asked for (--context, --prefill-chunk), or take fewer "
-        "bits (--quant q4f16_1, --kv-dtype float16) or a smaller model",
+        "bits (--quant q4f16_1, --kv-dtype float16, on CPUs int8) or a smaller model",
     )
 
 

@@ -32,9 +32,11 @@ from mlc_compile.driver.convert import convert_into
 from mlc_compile.driver.decide import decide
 from mlc_compile.driver.files import link_file, make_plain
 from mlc_compile.driver.job import DEFAULTS, Job, Options
+from mlc_compile.driver.keys import Keys
 from mlc_compile.driver.lockfile import Lock
 from mlc_compile.driver.pack import pack_weights, packed_files
 from mlc_compile.driver.prove import known_check, proven
+from mlc_compile.driver.questions import asking
 from mlc_compile.driver.reuse import Kernels, Outcome, Reuse
 from mlc_compile.driver.subject import Subject, read_subject, require_weights
 from mlc_compile.emit.keeper import kept_by
@@ -61,11 +63,13 @@ class Weights:
 class Built:
     """One finished artifact, the seconds of its own stages, and where each step came from.
 
-    `kernels` counts those of the library, if that was built, by where they came from.
+    `job` is what was decided, and says which tuning records count. `kernels` counts those of the
+    library, if that was built, by where they came from.
     `unchanged`: it was there already, and nothing was written.
     """
 
     directory: Path
+    job: Job
     manifest: Manifest
     seconds: Mapping[str, float]
     steps: Mapping[str, Outcome]
@@ -125,7 +129,7 @@ def build(
         for job in jobs:
             built.append(_build_one(job, home / job.target.name, weights, clock, reuse, built))
         if lock is not None:
-            lock.settle([one.manifest for one in built], reuse)
+            lock.settle([(one.job, one.manifest) for one in built], reuse)
     finally:
         reuse.close()
     return Build(tuple(built), clock.seconds, weights.outcome, reuse.notes)
@@ -175,9 +179,9 @@ def _build_one(
     with reuse.output(out):
         expected, sources = _expected(job, weights, reuse)
         if expected is not None and _holds(out, expected, reuse):
-            return Built(out, expected, {}, sources, unchanged=True)
+            return Built(out, job, expected, {}, sources, unchanged=True)
         with staged(out) as scratch:
-            compiled, steps["library"] = _compile(scratch, job, clock, reuse, kernels)
+            job, compiled, steps["library"] = _compile(scratch, job, clock, reuse, kernels)
             with clock.timed("packing"):
                 packed, steps["packed"] = _pack(compiled, weights, scratch, clock, reuse, before)
                 shutil.copyfile(weights.directory / PROOF, scratch / PROOF)
@@ -197,7 +201,7 @@ def _build_one(
             counts = kernels.counts
             write_log(scratch, manifest, {**times, "cache": cached, "kernels": counts})
         reuse.trust(out, manifest.files)
-    return Built(out, manifest, clock.seconds, steps, counts)
+    return Built(out, job, manifest, clock.seconds, steps, counts)
 
 
 def _expected(
@@ -238,18 +242,19 @@ def _holds(out: Path, expected: Manifest, reuse: Reuse) -> bool:
 
 def _compile(
     scratch: Path, job: Job, clock: Clock, reuse: Reuse, kernels: Kernels
-) -> tuple[Manifest, Outcome]:
-    with reuse.step(lambda keys: keys.library(job)) as step:
+) -> tuple[Job, Manifest, Outcome]:
+    with asking(reuse, job, Keys.library) as step:
         if step.entry is not None:
             with clock.stage("restoring"):
                 if step.restore(scratch):
-                    return read_manifest(scratch, Manifest), step.outcome
+                    return step.job, read_manifest(scratch, Manifest), step.outcome
         with kept_by(kernels):
-            manifest = compile_into(scratch, job, clock)
+            manifest, questions = compile_into(scratch, job, clock)
         write_manifest(scratch, manifest)
         make_plain(scratch, like=scratch / MANIFEST)
+        step.learn(questions)
         step.keep(scratch, _with_manifest(scratch, manifest.files))
-        return manifest, step.outcome
+        return step.job, manifest, step.outcome
 
 
 def _pack(

@@ -33,9 +33,11 @@ from mlc_compile.driver.job import (
     DEFAULTS,
     Job,
     Options,
+    Questions,
     choose_activations,
     choose_kv,
     choose_records,
+    prompts_in,
     require_float16,
 )
 from mlc_compile.driver.limits import limits_for
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     from mlc_compile.passes.events import Event
     from mlc_compile.passes.plan_memory import FunctionMemory
     from mlc_compile.pipeline import Plan
+    from mlc_compile.records import Workload
     from mlc_compile.report.compilation import Compilation, Recorder
 
 
@@ -80,6 +83,7 @@ class Generated:
     linked: LibraryCheck | None
     emitted: Emitted
     compilation: "Compilation"
+    asked: "tuple[Workload, ...]"  # of the tuning records
 
 
 def compile_model(
@@ -100,7 +104,7 @@ def compile_model(
     job = prepare(read_subject(model), target, quant, options, records)
     clock = Clock(progress)
     with staged(out) as scratch:
-        manifest = compile_into(scratch, job, clock)
+        manifest, _questions = compile_into(scratch, job, clock)
         write_manifest(scratch, manifest)
         write_log(scratch, manifest, {"seconds": clock.seconds, "pass_seconds": clock.passes})
     return Compiled(manifest, clock.seconds)
@@ -130,13 +134,15 @@ def prepare(
         records=choose_records(target, records),
     )
     if options.memory_budget is not None:
-        job = dataclasses.replace(job, limits=_limits_within(job, options))
+        return within_budget(job, options)
     require_whole_cache(job.kv, job.limits, target)
     return job
 
 
-def _limits_within(job: Job, options: Options) -> Limits:
-    """The largest limits that the memory budget has room for."""
+def within_budget(job: Job, options: Options) -> Job:
+    """`job` with the largest limits that the memory budget has room for, and with what finding
+    them asked of the tuning records.
+    """
     assert options.memory_budget is not None
     asked = Asked(
         budget=options.memory_budget,
@@ -148,11 +154,16 @@ def _limits_within(job: Job, options: Options) -> Limits:
     def lowered(row: Target, limits: Limits) -> "tuple[IRModule, Plan]":
         return import_model(dataclasses.replace(job, limits=limits), row)
 
-    return fit(asked, job.kv, job.target.libraries, lowered)
+    limits, questions = fit(asked, job.kv, job.target.libraries, lowered)
+    require_whole_cache(job.kv, limits, job.target)
+    return dataclasses.replace(job, limits=limits, questions=questions)
 
 
-def compile_into(directory: Path, job: Job, clock: Clock) -> Manifest:
-    """Write libraries, texts and report into an existing directory; weights are not looked at."""
+def compile_into(directory: Path, job: Job, clock: Clock) -> tuple[Manifest, Questions]:
+    """Write libraries, texts and report into an existing directory; weights are not looked at.
+
+    Beside the manifest comes back what was asked of the tuning records.
+    """
     made = [_compile_one(directory, job, row, clock) for row in job.target.libraries]
     subject = job.subject
     write_texts(
@@ -160,7 +171,8 @@ def compile_into(directory: Path, job: Job, clock: Clock) -> Manifest:
     )
     manifest = _manifest(job, made)
     _write_report(directory, manifest, made)
-    return msgspec.structs.replace(manifest, files=list_files(directory))
+    asked = {row.name: one.asked for row, one in zip(job.target.libraries, made, strict=True)}
+    return msgspec.structs.replace(manifest, files=list_files(directory)), asked
 
 
 def write_log(directory: Path, manifest: Manifest, times: Mapping[str, object]) -> None:
@@ -183,6 +195,7 @@ def _compile_one(directory: Path, job: Job, row: Target, clock: Clock) -> Genera
     emitted = _generate(mod, row, job.linker, directory / row.library, clock)
     from mlc_compile.passes import events, plan_memory
     from mlc_compile.passes.bind_weights import read_plan
+    from mlc_compile.schedule import tuned
 
     return Generated(
         plan=read_plan(mod),
@@ -191,6 +204,7 @@ def _compile_one(directory: Path, job: Job, row: Target, clock: Clock) -> Genera
         linked=check_library(directory / row.library, row) if can_read() else None,
         emitted=emitted,
         compilation=recorder.compilation(),
+        asked=tuned.asked(mod),
     )
 
 
@@ -256,11 +270,12 @@ def _manifest(job: Job, made: Sequence[Generated]) -> Manifest:
                 priority=i,
                 linked=one.linked,
                 device=one.emitted.needs,
+                prompts=prompts_in(row, job.activations),
             )
             for i, (row, one) in enumerate(zip(job.target.libraries, made, strict=True))
         ),
         limits=job.limits,
-        activations=job.activations,
+        activations="int8" if job.activations == "bfloat16" else job.activations,
         kv=job.kv,
         kv_kind=job.target.kv,
         vocab_size=job.subject.config.vocab_size,

@@ -5,13 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from mlc_compile.artifact import Manifest, WeightsManifest
+from mlc_compile.artifact import Limits, Manifest, WeightsManifest
 from mlc_compile.cache import Entry, Key, Level, Store
 from mlc_compile.driver.build import finished
-from mlc_compile.driver.decide import LIMITS, undecided, within
+from mlc_compile.driver.decide import LIMITS, of_limits, undecided, within
 from mlc_compile.driver.job import Job, Options
+from mlc_compile.driver.keys import Keys
 from mlc_compile.driver.prove import not_run
-from mlc_compile.driver.reuse import KeyOf, Reuse, nearest
+from mlc_compile.driver.questions import KeyFor, informed
+from mlc_compile.driver.reuse import KeyOf, Reuse, differing, nearest
 from mlc_compile.driver.subject import read_subject, require_weights
 from mlc_compile.quant import find_scheme
 from mlc_compile.records import RecordStore
@@ -49,13 +51,14 @@ def explain(
 ) -> tuple[Explained, ...]:
     """What `build` with the same arguments would find; raises what it raises early.
 
-    It only looks: nothing is lowered to fit a memory budget, and the cache stays as it is.
+    It only looks: nothing is lowered to fit a memory budget, and the cache stays as it is. What
+    went wrong with the cache and the tuning records is in the notes of `store`.
     """
     find_scheme(quant)
     subject = read_subject(model)
     require_weights(subject)
     look = _Look(store.looking())
-    records = RecordStore(store.cache_dir)
+    records = RecordStore(store.cache_dir, store.notes)
     jobs = [undecided(subject, target, quant, options, records) for target in targets]
     explained, entry = look(lambda keys: keys.weights(subject, quant), None)
     weights = look.reuse.manifest(entry, WeightsManifest)
@@ -78,20 +81,25 @@ class _Look:
             return Explained(key.level, target, "miss", reason="there is no such entry yet"), None
         return Explained(key.level, target, "miss", _differences(key, other)), None
 
+    def asking(self, job: Job, key_for: KeyFor) -> tuple[Explained, Entry | None]:
+        """The same for a step that asks for tuning records."""
+        job = informed(self.reuse, job, key_for)
+        return self(lambda keys: key_for(keys, job), job.target.name)
+
 
 def _artifact(
     look: _Look, job: Job, options: Options, weights: WeightsManifest | None
 ) -> Iterator[Explained]:
     name, decided = job.target.name, job
     if options.memory_budget is not None:
-        limits, entry = look(lambda keys: keys.limits(job, options), name)
+        limits, entry = look.asking(job, of_limits(options))
         yield limits
-        found = within(job, look.reuse.read(entry, LIMITS))
+        found = within(job, look.reuse.decoded(entry, LIMITS, Limits))
         if found is None:
             yield from _unknown(("library", "packed", "proof"), name)
             return
         decided = found
-    library, entry = look(lambda keys: keys.library(decided), name)
+    library, entry = look.asking(decided, Keys.library)
     yield library
     compiled = look.reuse.manifest(entry, Manifest)
     if compiled is None or weights is None:
@@ -117,5 +125,5 @@ def _unknown(steps: Sequence[Level], target: str) -> Iterator[Explained]:
 
 
 def _differences(key: Key, other: Key) -> tuple[Difference, ...]:
-    names = key.differences(other)
+    names = differing(key, other)
     return tuple(Difference(name, key.parts.get(name), other.parts.get(name)) for name in names)

@@ -35,6 +35,7 @@ PACKAGE: Final = Path(__file__).parents[1]
 # changed pass leaves their results alone.
 CONVERTING: Final = (
     "__init__.py",  # the version, which is in the manifest
+    "amx.py",
     "artifact.py",
     "checkpoint",
     "driver",
@@ -67,6 +68,8 @@ DEVICE_WHEELS: Final[dict[Backend, tuple[str, ...]]] = {
 ZIG: Final = ("ziglang", "lief")  # lief reads what zig is given and makes
 NOT_OF_LINKING: Final = ("first", "mark")  # fields of a linker that only tell how long it takes
 TVM: Final = ("apache-tvm", "apache-tvm-ffi")
+RECORDS: Final = "records"  # how the components begin that tuning records are
+UNKNOWN: Final = "known once it is compiled"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -194,17 +197,40 @@ def decisions(job: Job) -> dict[str, str]:
     Read off the dataclass, so that a field added to it is part of the key.
     """
     fields = {f.name: getattr(job, f.name) for f in dataclasses.fields(job)}
-    del fields["subject"], fields["linker"]
-    fields["records"] = _tuned(job)
-    return dict(pair for name, value in fields.items() for pair in _flat(name, value))
+    for name in ("subject", "linker", "records", "questions"):
+        del fields[name]
+    flat = dict(pair for name, value in fields.items() for pair in _flat(name, value))
+    return {**flat, **answers(job)}
 
 
-def _tuned(job: Job) -> dict[str, str]:
-    """A digest for each library with tuning records; one without has no component."""
-    if not job.records:
-        return {}
-    pairs = zip(job.target.libraries, job.records, strict=True)
-    return {row.name: chosen.digest for row, chosen in pairs if chosen.records}
+def answers(job: Job) -> dict[str, str]:
+    """The tuning records that decide about a job: a digest for each library and workload.
+
+    A workload without a record has no component. Where it is not known yet which records count,
+    one component stands for them that no entry has.
+    """
+    if not job.is_settled:
+        return {RECORDS: UNKNOWN}
+    return {
+        f"{RECORDS}.{row.name} {title}": digest
+        for row in job.target.libraries
+        for title, digest in job.counted(row).digests.items()
+    }
+
+
+def unanswered(key: Key) -> Key:
+    """Of what making `key` asks of the tuning records, which no record decides."""
+    return Key(level="questions", parts={"of": key.level, **_without_answers(key)})
+
+
+def answered(key: Key, job: Job) -> Key:
+    """`key` with the answers of `job` in place of those that it has."""
+    return Key(level=key.level, parts={**_without_answers(key), **answers(job)})
+
+
+def _without_answers(key: Key) -> dict[str, str]:
+    parts = key.parts.items()
+    return {name: value for name, value in parts if name.partition(".")[0] != RECORDS}
 
 
 def _flat(name: str, value: object) -> Iterator[tuple[str, str]]:

@@ -22,7 +22,7 @@ import msgspec
 from mlc_compile import __version__
 from mlc_compile.artifact import PACKED_WEIGHTS, TENSOR_CACHE, Manifest, Struct, pretty_json
 from mlc_compile.driver.job import Job
-from mlc_compile.driver.keys import Keys, decisions
+from mlc_compile.driver.keys import RECORDS, Keys, answers, decisions
 from mlc_compile.driver.reuse import Reuse
 from mlc_compile.errors import ConfigError, DamageError, listing
 from mlc_compile.tvm_version import installed
@@ -42,7 +42,7 @@ class Locked(Struct, frozen=True):
     target: str
     checkpoint: Table  # file -> sha256
     decisions: Table  # options and what follows from them; the target's row as one digest
-    records: Table  # library -> digest of the tuning records that are used
+    records: Table  # library and kernel -> digest of the tuning record that decides about it
     tools: Table  # distribution or program -> version
     results: Table  # file -> sha256, and the digest of the neutral weights
 
@@ -82,6 +82,7 @@ class Lock:
     def check(self, jobs: Sequence[Job], reuse: Reuse) -> None:
         """Compare what the jobs are made from with what is locked, before anything is made.
 
+        Tuning records of which it is not known yet whether they count are left to `settle`.
         DamageError that names what differs, or what has no entry in a frozen file; ConfigError
         where `path` can be no lock file.
         """
@@ -97,10 +98,11 @@ class Lock:
                     hint="build once without --locked, which adds it",
                 )
             if locked is not None and not self.update:
-                same = msgspec.structs.replace(locked, results={})
+                records = locked.records if job.is_settled else now.records
+                same = msgspec.structs.replace(locked, records=records, results={})
                 _require_equal(self.path, same, now)
 
-    def settle(self, manifests: Sequence[Manifest], reuse: Reuse) -> bool:
+    def settle(self, made: Sequence[tuple[Job, Manifest]], reuse: Reuse) -> bool:
         """Compare the results too, then leave the new entries in the file; whether it changed.
 
         DamageError where other bytes came out of what is locked.
@@ -108,12 +110,14 @@ class Lock:
         with reuse.output(self.path):
             before = _read(self.path)
             after = dict(before)
-            for manifest in manifests:
+            for job, manifest in made:
                 name = (manifest.model, manifest.quant, manifest.target)
-                made = msgspec.structs.replace(self._now[name], results=_results(manifest))
+                now = msgspec.structs.replace(
+                    self._now[name], records=_records(job), results=_results(manifest)
+                )
                 if name in before and not self.update:
-                    _require_equal(self.path, before[name], made)
-                after[name] = made
+                    _require_equal(self.path, before[name], now)
+                after[name] = now
             if after != before:
                 _write(self.path, after)
         return after != before
@@ -124,8 +128,7 @@ def _inputs(job: Job, keys: Keys) -> Locked:
     library, weights = keys.library(job).parts, keys.weights(job.subject, job.quant).parts
     decided = decisions(job)
     row = {name: value for name, value in decided.items() if name.startswith("target.")}
-    chosen = dict(_without("records.", decided))
-    apart = {*row, *(f"records.{name}" for name in chosen), "device_compiler", "quant"}
+    apart = {*row, *answers(job), "device_compiler", "quant"}
     return Locked(
         model=job.subject.name,
         quant=job.quant,
@@ -138,10 +141,14 @@ def _inputs(job: Job, keys: Keys) -> Locked:
                 "tied": library["tied"],
             }
         ),
-        records=_sorted(chosen),
+        records=_records(job),
         tools=_sorted(_tools(job, {**weights, **library})),
         results={},
     )
+
+
+def _records(job: Job) -> Table:
+    return _sorted(dict(_without(f"{RECORDS}.", answers(job))))
 
 
 def _checkpoint(weights: Mapping[str, str]) -> Table:

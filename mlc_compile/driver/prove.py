@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from mlc_compile.artifact import Check, Manifest, pretty_json
 from mlc_compile.bench.child import ask
 from mlc_compile.driver.reuse import Outcome, Reuse
@@ -72,9 +70,9 @@ def proven(
     if not manifest.on_host:
         return _replayed(directory, target)
     with reuse.step(lambda keys: keys.proof(manifest), required=False) as step:
-        known = reuse.read(step.entry, CHECK)
+        known = reuse.decoded(step.entry, CHECK, Check)
         if known is not None:
-            return decoded(known), "cached"
+            return known, "cached"
         check, outcome = _replayed(directory, target)
         if check.status == "pass":
             step.keep_bytes(CHECK, pretty_json(check))
@@ -91,10 +89,6 @@ def known_check(manifest: Manifest, reuse: Reuse) -> tuple[Check, Outcome] | Non
     check = not_run(manifest)
     if check is not None:
         return check, "not run"
-    known = reuse.read(reuse.look_up(lambda keys: keys.proof(manifest)), CHECK)
-    return None if known is None else (decoded(known), "cached")
-
-
-def decoded(check: bytes) -> Check:
-    """`check.json`."""
-    return msgspec.json.decode(check, type=Check)
+    entry = reuse.look_up(lambda keys: keys.proof(manifest))
+    known = reuse.decoded(entry, CHECK, Check)
+    return None if known is None else (known, "cached")

@@ -13,11 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
+
+import msgspec
 
 from mlc_compile.artifact import MANIFEST, File, M, read_manifest
 from mlc_compile.cache import Entry, Key, Level, Stamps, Store
-from mlc_compile.driver.keys import Keys
+from mlc_compile.driver.keys import RECORDS, Keys
 from mlc_compile.emit.keeper import KernelSource
 from mlc_compile.errors import DamageError, MlcError, listing
 from mlc_compile.progress import SILENT, Progress
@@ -25,11 +27,13 @@ from mlc_compile.records import RecordStore
 
 Outcome = Literal["cached", "built", "not run"]  # the last of a proof alone
 KeyOf = Callable[[Keys], Key]
+T = TypeVar("T")
 
 OBJECT: Final = "kernel.o"  # the one file of a kernel's entry
 SAID: Final[dict[Level, str]] = {
     "weights": "the converted weights",
     "limits": "what fits the memory budget",
+    "questions": "what it asks of the tuning records",
     "library": "the library",
     "packed": "the packed weights",
     "proof": "the proof",
@@ -112,8 +116,9 @@ class Reuse:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What went wrong with the cache and the tuning records."""
-        return tuple(note for one in (self.store, self.records) if one for note in one.notes)
+        """What went wrong with the cache and the tuning records, each said once."""
+        told = (note for one in (self.store, self.records) if one for note in one.notes)
+        return tuple(dict.fromkeys(told))  # what cannot be removed is met again
 
     @contextmanager
     def step(self, key_of: KeyOf, *, required: bool = True) -> Iterator[Step]:
@@ -141,6 +146,22 @@ class Reuse:
         if self.store is None or entry is None:
             return None
         return self.store.read(entry, path)
+
+    def decoded(self, entry: Entry | None, path: str, kind: type[T]) -> T | None:
+        """The same for one of JSON; what is no `kind` was never ours, and is damage too."""
+        data = self.read(entry, path)
+        if data is None:
+            return None
+        try:
+            return msgspec.json.decode(data, type=kind)
+        except (msgspec.DecodeError, RecursionError) as e:
+            self.refuse(entry, f"{path}: {e}")
+            return None
+
+    def refuse(self, entry: Entry | None, why: str) -> None:
+        """Have the cache remove an entry that says what no build of ours said."""
+        if self.store is not None and entry is not None:
+            self.store.discard(entry.key, why)
 
     def manifest(self, entry: Entry | None, kind: type[M]) -> M | None:
         """The manifest in an entry; None likewise."""
@@ -227,11 +248,22 @@ class Kernels:
 def nearest(store: Store, key: Key) -> Key | None:
     """The key of the entry that differs in the fewest components; of equals the last used."""
     keys = [held.entry.key for held in store.held() if held.entry.key.level == key.level]
-    return min(reversed(keys), key=lambda other: len(key.differences(other)), default=None)
+    return min(reversed(keys), key=lambda other: len(differing(key, other)), default=None)
+
+
+def differing(key: Key, other: Key) -> tuple[str, ...]:
+    """The components in which they differ; one for all tuning records while none may count."""
+    names = key.differences(other)
+    if RECORDS not in key.parts:
+        return names
+    return tuple(name for name in names if not name.startswith(f"{RECORDS}."))
 
 
 def told(key: Key, other: Key | None) -> str:
     """`limits.context and quant differ from the nearest entry`: why `other` does not serve."""
     if other is None:
         return "the cache has nothing of the kind"
-    return f"{listing(key.differences(other))} differ from the nearest entry"
+    names = differing(key, other)
+    if names == (RECORDS,):
+        return "the cache does not know which tuning records count"
+    return f"{listing(names)} {'differs' if len(names) == 1 else 'differ'} from the nearest entry"

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from mlc_compile.cache import Store
+from mlc_compile.cache.room import room
 from mlc_compile.driver.compile import import_model, prepare, require_code
 from mlc_compile.driver.job import DEFAULTS, Job, Options
 from mlc_compile.driver.subject import read_subject
@@ -65,7 +67,8 @@ class Request:
 
 
 def tune_model(request: Request, cache_dir: Path, listener: "Listener") -> "TuneResult":
-    """Tune the kernels of a model; records and samples go under `cache_dir`.
+    """Tune the kernels of a model; records and samples go under `cache_dir`, and candidates
+    while they are tried.
 
     Raises what `compile` raises early, TargetError where this machine cannot run the target's
     code or the devices are not there, ConfigError where no task matches, TuningError where
@@ -73,7 +76,10 @@ def tune_model(request: Request, cache_dir: Path, listener: "Listener") -> "Tune
     """
     find_scheme(request.quant)
     row = require_here(request.target) if request.remote is None else tunable(request.target)
-    with _measuring(row, request.remote, listener) as (measurer, partition):
+    with (
+        room(Store(cache_dir), "tune") as place,
+        _measuring(row, request.remote, place, listener) as (measurer, partition),
+    ):
         result = _tune(request, cache_dir, listener, measurer, partition)
     from mlc_compile.tune.remote import RemoteMeasurer
 
@@ -114,7 +120,7 @@ def _tune(
 
 @contextmanager
 def _measuring(
-    row: Target, remote: "Remote | None", listener: "Listener"
+    row: Target, remote: "Remote | None", place: Path, listener: "Listener"
 ) -> "Iterator[tuple[Measurer, Partition]]":
     """What measures, and where its measurements hold."""
     from mlc_compile.tune.events import Noted
@@ -123,10 +129,11 @@ def _measuring(
     from mlc_compile.tune.workshop import Workshop
 
     measurer: Measurer
+    workshop = Workshop(row, place)
     if remote is None:
-        measurer, partition = LocalMeasurer(Workshop(row)), partition_of(row, available_cores())
+        measurer, partition = LocalMeasurer(workshop), partition_of(row, available_cores())
     else:
-        measurer = RemoteMeasurer.open(row, remote, lambda text: listener(Noted(text)))
+        measurer = RemoteMeasurer.open(workshop, remote, lambda text: listener(Noted(text)))
         partition = measurer.partition
     try:
         yield measurer, partition

@@ -59,9 +59,17 @@ def build(mod: IRModule, target: Target) -> relax.VMExecutable:
 
 
 def emit(mod: IRModule, target: Target, linker: Linker, out: Path) -> Emitted:
-    """Compile a module that went through all phases, kernel by kernel, and link it to `out`."""
-    with tempfile.TemporaryDirectory() as place, code_generation():
+    """Compile a module that went through all phases, kernel by kernel, and link it to `out`.
+
+    Beside which all lies that is needed meanwhile: so a build that is killed leaves it where the
+    next one clears up.
+    """
+    beside = out.absolute().parent
+    with (
+        tempfile.TemporaryDirectory(prefix=".objects-", dir=beside) as place,
+        code_generation(),
+    ):
         executable, objects = write_objects(mod, tvm_target(target), Path(place))
         callback = as_tvm_callback(linker, out)
-        executable.export_library(str(out), fcompile=callback, addons=objects)
+        executable.export_library(str(out), fcompile=callback, addons=objects, workspace_dir=place)
     return Emitted()

@@ -5,7 +5,6 @@ depends on that function, the target and the settings alone. `keeper` says who k
 """
 
 import hashlib
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -40,7 +39,7 @@ def write_objects(
     files = []
     for name, function in sorted(kernels.items()):
         path = directory / f"{name}.o"
-        path.write_bytes(_object(name, function, target))
+        path.write_bytes(_object(name, function, target, path))
         files.append(str(path))
     return executable, files
 
@@ -53,7 +52,7 @@ def _kernels(mod: IRModule) -> Mapping[str, tirx.PrimFunc]:
     }
 
 
-def _object(name: str, function: tirx.PrimFunc, target: tvm.target.Target) -> bytes:
+def _object(name: str, function: tirx.PrimFunc, target: tvm.target.Target, path: Path) -> bytes:
     settings = {str(key): str(value) for key, value in PassContext.current().config.items()}
     kernel = KernelSource(
         name=name,
@@ -61,13 +60,12 @@ def _object(name: str, function: tirx.PrimFunc, target: tvm.target.Target) -> by
         target=str(target),
         settings=f"{PassContext.current().opt_level} {sorted(settings.items())}",
     )
-    return take(kernel, lambda: _compiled(name, function, target))
+    return take(kernel, lambda: _compiled(name, function, target, path))
 
 
-def _compiled(name: str, function: tirx.PrimFunc, target: tvm.target.Target) -> bytes:
+def _compiled(name: str, function: tirx.PrimFunc, target: tvm.target.Target, path: Path) -> bytes:
+    """The object, which TVM writes into a file only."""
     alone = IRModule({tvm.ir.GlobalVar(name): function})
     library = tvm.tirx.build(alone, target=target)
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "kernel.o"
-        library.write_to_file(str(path))
-        return path.read_bytes()
+    library.write_to_file(str(path))
+    return path.read_bytes()

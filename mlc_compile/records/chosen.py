@@ -1,7 +1,8 @@
 """The records that a build uses: of each workload the fastest that beat its default."""
 
 import hashlib
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +24,18 @@ class Chosen:
         """Whether there are records of the workload, and all are of other spaces."""
         spaces = {r.space for r in self.records if r.workload == workload}
         return bool(spaces) and space not in spaces
+
+    def about(self, workloads: Collection[Workload]) -> "Chosen":
+        """Those of `workloads` alone: all that who asks for these will ever be told."""
+        return Chosen(tuple(r for r in self.records if r.workload in workloads))
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Of each workload that has a record: its title -> the digest of what was chosen."""
+        titled = defaultdict[str, list[Record]](list)
+        for record in self.records:
+            titled[record.workload.title].append(record)
+        return {title: Chosen(tuple(some)).digest for title, some in titled.items()}
 
     @property
     def digest(self) -> str:

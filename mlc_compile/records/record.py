@@ -38,6 +38,12 @@ class Workload(Struct, frozen=True, dict=True):
         """sha256 of its canonical JSON, in hexadecimal."""
         return hashlib.sha256(canonical(self)).hexdigest()
 
+    @property
+    def title(self) -> str:
+        """For people: `cpu.int8_gemm k=1024 n=6144`, the family and its facts that are not zero."""
+        facts = sorted(self.facts, key=lambda fact: (isinstance(fact[1], str), fact[0]))
+        return " ".join([self.family, *(f"{name}={value}" for name, value in facts if value)])
+
 
 class Record(Struct, frozen=True, omit_defaults=True):
     """`choice` took `microseconds` (the median) where candidate 0 of the same run, which is what

@@ -16,7 +16,7 @@ from tvm.ir.transform import PassContext, module_pass
 from tvm.s_tir.schedule import LoopRV, SBlockRV, ScheduleError
 
 from mlc_compile.passes import events
-from mlc_compile.records import NOTHING, Chosen, Record
+from mlc_compile.records import NOTHING, Chosen, Record, Workload
 from mlc_compile.schedule import traces, tuned
 from mlc_compile.schedule.kernels.vector import lanes_for
 from mlc_compile.target import Device
@@ -50,17 +50,18 @@ class ScheduleLeftovers:
     def transform_module(self, mod: IRModule, _ctx: PassContext) -> IRModule:
         rules = _rules(self.device)
         out = IRModule(mod.functions, attrs=mod.attrs)
-        noted, used = list[events.Event](), dict[str, Record]()
+        noted, used, asked = list[events.Event](), dict[str, Record](), list[Workload]()
         for gv, func in sorted(mod.functions.items(), key=lambda item: item[0].name_hint):
             if isinstance(func, tirx.PrimFunc) and "tirx.is_scheduled" not in func.attrs:
                 name = str(gv.name_hint)
                 default, does = _scheduled(func, rules)
-                found = _recorded(name, func, default, self.records)
+                asked.append(traces.workload_of(func))
+                found = _recorded(name, func, default, self.records.about(asked[-1:]))
                 out[gv] = found.func or default
                 noted.append(events.Event(NAME, name, "done", does))
                 noted += filter(None, [found.told])
                 used |= {name: found.record} if found.record else {}
-        return tuned.with_tuned(events.record(out, noted), used)
+        return tuned.with_asked(tuned.with_tuned(events.record(out, noted), used), asked)
 
 
 def by_rules(func: tirx.PrimFunc, device: Device | None) -> tirx.PrimFunc:
@@ -82,6 +83,7 @@ class _Recorded:
 
 
 def _recorded(name: str, func: tirx.PrimFunc, default: tirx.PrimFunc, records: Chosen) -> _Recorded:
+    """What `records`, which are of its workload, say of a function."""
     if not records.records:
         return _Recorded()
     workload, version = traces.workload_of(func), traces.space_version(default)

@@ -26,7 +26,7 @@ from mlc_compile.schedule import cpu, gpu
 from mlc_compile.schedule.family import Family
 from mlc_compile.schedule.rule import Kernel, Rule
 from mlc_compile.schedule.space import Space
-from mlc_compile.schedule.tuned import OUTDATED, RECORDS, used, with_tuned
+from mlc_compile.schedule.tuned import OUTDATED, RECORDS, used, with_asked, with_tuned
 from mlc_compile.target import Backend, Target
 
 NAME: Final = "LowerOperators"
@@ -66,7 +66,7 @@ class LowerOperators:
             for name in sorted(lowerer.left)
         ]
         out = with_tuned(events.record(out, [*chosen, *lowerer.told, *left]), lowerer.tuned)
-        return relax.transform.DeadCodeElimination()(out)
+        return relax.transform.DeadCodeElimination()(with_asked(out, lowerer.built))
 
 
 @mutator

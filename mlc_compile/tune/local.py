@@ -60,7 +60,7 @@ class LocalMeasurer:
             return None
 
     def close(self) -> None:
-        """Kill the processes and remove what was built."""
+        """Kill the processes."""
         self.runner.close()
         self.workshop.close()
 

@@ -17,7 +17,6 @@ import msgspec
 
 from mlc_compile.emit.link.linker import find_linker
 from mlc_compile.records import Partition
-from mlc_compile.target import Target
 from mlc_compile.tune.measure import QUICK, THOROUGH, Failed, Outcome, joined
 from mlc_compile.tune.result import TuneResult
 from mlc_compile.tune.rpc.fleet import Fleet
@@ -51,19 +50,21 @@ class RemoteMeasurer:
     workshop: Workshop
 
     @classmethod
-    def open(cls, target: Target, remote: Remote, say: "Callable[[str], None]") -> "RemoteMeasurer":
+    def open(
+        cls, workshop: Workshop, remote: Remote, say: "Callable[[str], None]"
+    ) -> "RemoteMeasurer":
         """Take the devices; TargetError in seconds where there are none that will do.
 
         Also where this machine cannot link for them.
         """
-        find_linker(target)
-        fleet = Fleet(target, remote.tracker, remote.key, say)
+        find_linker(workshop.target)
+        fleet = Fleet(workshop.target, remote.tracker, remote.key, say)
         try:
             fleet.open()
         except BaseException:
             fleet.close()
             raise
-        return cls(fleet, Workshop(target))
+        return cls(fleet, workshop)
 
     @property
     def partition(self) -> Partition:

@@ -1,19 +1,22 @@
 """A process of our own that answers questions one by one, each by its deadline.
 
 JSON lines in and out. A process that does not answer in time, or dies, is killed and replaced
-at the next question: whatever a candidate does to it, tuning goes on.
+at the next question: whatever a candidate does to it, tuning goes on. If we are killed it ends
+at once, in the middle of an answer too: its stdin has ended then.
 """
 
 import os
 import selectors
 import signal
 import subprocess
-import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
 from typing import IO, Final, TypeVar
 
 import msgspec
@@ -45,11 +48,13 @@ class Trouble(Exception):
 class Worker:
     """The process of one of our modules, which ends with `serve(...)`; started when asked.
 
-    `threads` limits what its libraries start; None: as the machine has it.
+    `threads` limits what its libraries start; None: as the machine has it. `room` is where its
+    temporary files go; None: where all of this machine go.
     """
 
     module: str
     threads: int | None = None
+    room: Path | None = None
     starts: int = 0
     _process: "subprocess.Popen[bytes] | None" = None
     _said: IO[bytes] | None = None
@@ -91,6 +96,7 @@ class Worker:
 
     def _start(self) -> "subprocess.Popen[bytes]":
         threads = {} if self.threads is None else {"OMP_NUM_THREADS": str(self.threads)}
+        room = {} if self.room is None else {"TMPDIR": str(self.room)}
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  # it lives as long as the process
         self.starts += 1
         # A session of its own: Ctrl-C is for us, who then end it.
@@ -99,7 +105,7 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,
-            env=environment(**threads),
+            env=environment(**threads, **room),
             start_new_session=True,
         )
         if self._line(START_SECONDS) != READY:
@@ -166,9 +172,26 @@ def serve(question: type[T], answer: Callable[[T], object]) -> None:
         out.flush()
 
     say("ready")
-    for line in sys.stdin.buffer:
+    for line in _asked():
         try:
             said = answer(msgspec.json.decode(line, type=question))
         except FORESEEN as e:
             said = Refusal(f"{type(e).__name__}: {last_line(str(e), 'no reason given')}")
         say(said)
+
+
+def _asked() -> Iterator[bytes]:
+    """Each line of stdin. When that ends, whoever asks is gone, and this process ends too."""
+    lines: SimpleQueue[bytes] = SimpleQueue()
+    threading.Thread(target=_read, args=(lines,), daemon=True).start()
+    while True:
+        yield lines.get()
+
+
+def _read(lines: "SimpleQueue[bytes]") -> None:
+    with open(0, "rb", closefd=False) as stdin:  # not sys.stdin: Python locks it when it exits
+        for line in stdin:
+            lines.put(line)
+    if os.getpgrp() == os.getpid():  # with a linker, for one, that works for us
+        os.killpg(0, signal.SIGKILL)
+    os._exit(0)

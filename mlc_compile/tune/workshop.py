@@ -1,7 +1,6 @@
 """Build the candidates of a task side by side, a library each; processes of their own do it."""
 
 import itertools
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -24,18 +23,24 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Workshop:
-    """A builder for each core of this machine, and a place for what they build."""
+    """Builders, by default one for each core of this machine.
+
+    What they build, and all that they put aside meanwhile, goes to `place`: whoever made that
+    removes it, and nothing else of them stays when they are killed.
+    """
 
     target: Target
+    place: Path
     build_seconds: float = BUILD_SECONDS
-    builders: tuple[Worker, ...] = field(
-        default_factory=lambda: tuple(Worker(BUILDER, threads=1) for _ in range(available_cores()))
-    )
-    _place: "tempfile.TemporaryDirectory[str]" = field(
-        default_factory=lambda: tempfile.TemporaryDirectory(prefix="mlc-tune-")
-    )
+    builders: tuple[Worker, ...] = ()
     _count: Iterator[int] = field(default_factory=itertools.count)
     _defaults: dict[str, Path] = field(default_factory=dict)  # by task: libraries of candidate 0
+
+    def __post_init__(self) -> None:
+        """Nothing is started yet."""
+        if not self.builders:
+            cores = range(available_cores())
+            self.builders = tuple(Worker(BUILDER, threads=1, room=self.place) for _ in cores)
 
     def build(
         self, task: "Task", points: Sequence[Any]
@@ -50,10 +55,9 @@ class Workshop:
         return default, built
 
     def close(self) -> None:
-        """Kill the processes and remove what was built."""
+        """Kill the processes."""
         for worker in self.builders:
             worker.close()
-        self._place.cleanup()
 
     def _build_all(self, task: "Task", points: Sequence[Any]) -> list[Path | Failed]:
         free: SimpleQueue[Worker] = SimpleQueue()
@@ -75,7 +79,7 @@ class Workshop:
         if isinstance(function, Failed):
             return function
         row = msgspec.Raw(msgspec.json.encode(self.target))
-        out = Path(self._place.name) / f"{next(self._count)}.so"
+        out = self.place / f"{next(self._count)}.so"
         worker = free.get()
         try:
             worker.ask(Build(function, row, str(out)), Built, self.build_seconds)

@@ -1,5 +1,6 @@
 """Benchmarks of the nano artifact: their shape, their arithmetic, their refusals."""
 
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -7,6 +8,7 @@ import pytest
 
 from mlc_compile.artifact import Manifest, read_manifest
 from mlc_compile.bench import speed
+from mlc_compile.bench.paired import Ratio
 from mlc_compile.bench.speed import (
     Benchmark,
     Job,
@@ -166,3 +168,24 @@ def test_rounds_take_turns_and_are_joined(
     assert first.vs_first.median == 1.0
     assert second.vs_first is not None
     assert second.vs_first.median == pytest.approx(2.0)
+
+
+def test_only_what_the_first_artifact_was_measured_in_is_compared(
+    nano_artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(nano_artifact, other)
+    speeds = {str(nano_artifact): (10.0,), str(other): (20.0, 30.0)}  # one context is shorter
+
+    def ask(_module: str, job: Job, *_: object) -> WorkerResult:
+        got = answer(*speeds[job.directory])
+        rows = (msgspec.structs.replace(r, artifact=job.directory) for r in got.results)
+        return msgspec.structs.replace(got, results=tuple(rows))
+
+    monkeypatch.setattr(speed, "read_bandwidth", lambda _threads: 1e9)
+    monkeypatch.setattr(speed, "ask_worker", ask)
+    plan = msgspec.structs.replace(QUICK, threads=(1,))
+    mine, twice, alone = measure((nano_artifact, other), plan, SILENT).results
+    assert [r.vs_first and r.vs_first.median for r in (mine, twice, alone)] == [1.0, 2.0, None]
+    one, again = measure((nano_artifact, nano_artifact), plan, SILENT).results
+    assert (one.vs_first, again.vs_first) == (Ratio(median=1.0, interval=None),) * 2

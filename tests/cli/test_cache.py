@@ -260,7 +260,8 @@ def test_cache_alone_shows_its_help_and_a_wrong_command_is_a_usage_error(cli):
 def test_stats_count_levels_and_bytes(run, first, tmp_path):
     told = run(first[0], "cache", "stats", "--json").json
     levels = {one["level"]: one["entries"] for one in told["levels"]}
-    assert {name for name, n in levels.items() if n} == {"weights", *ALL_CACHED, "kernel"}
+    filled = {"weights", "questions", *ALL_CACHED, "kernel"}
+    assert {name for name, n in levels.items() if n} == filled
     assert told["nbytes"] == sum(one["nbytes"] for one in told["levels"])
     assert told["directory"] == str(first[0])
     assert run(tmp_path / "none", "cache", "stats", "--json").json["nbytes"] == 0

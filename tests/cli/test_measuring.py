@@ -61,6 +61,12 @@ def test_bench_compares_by_six_rounds_with_an_interval(
     assert [low, high] == [min(ratios), max(ratios)]
 
 
+def test_bench_has_nothing_to_compare_one_artifact_with(cli: Cli, nano_artifact: Path) -> None:
+    ran = cli("bench", nano_artifact, "--compare")
+    assert (ran.code, ran.out) == (2, "")
+    assert "--compare needs two artifacts, got one" in ran.err
+
+
 def test_eval_without_a_reference_has_a_perplexity_and_a_note(
     cli: Cli, nano_artifact: Path, prose: Path
 ) -> None:

@@ -5,10 +5,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from mlc_compile.records import RecordStore, partition_of
 from mlc_compile.target import find_target
-from tests.driver.tuning import record, tune
+from tests.driver.tuning import asked, record, tune
 
 V3 = "cpu-x86-64-v3"
 HOME = "nano-qwen3-q4f16_1"
@@ -118,12 +119,14 @@ def test_records_that_cannot_be_read_end_a_build_in_a_sentence(run, path, tmp_pa
 
 @pytest.fixture(scope="module")
 def locked(run, nano_checkpoint, tmp_path_factory):
-    """A cache with records, and a lock file and an output that it led to."""
+    """A cache with records, of this model and others, and a lock file and an output of it."""
     base = tmp_path_factory.mktemp("locked")
-    tune(RecordStore(base / "cache"), V3, record())
     lock = base / "mlc-compile.lock"
-    arguments = ("build", nano_checkpoint, "-t", V3, "-o", base / "out", "--lockfile", lock)
-    ran = run(base / "cache", *arguments)
+    build = ("build", nano_checkpoint, "-t", V3, "-o", base / "out")
+    assert run(base / "cache", *build).code == 0
+    mine = replace(record(), workload=asked(base / "cache", "cpu.int8_gemm"))
+    tune(RecordStore(base / "cache"), V3, mine, record())
+    ran = run(base / "cache", *build, "--lockfile", lock)
     assert ran.code == 0, ran.err
     return base
 
@@ -143,7 +146,8 @@ def test_another_machine_s_cache_gives_the_same_library_with_the_lock_and_the_re
     assert (ran.code, ran.out) == (6, "")
     error, hint = ran.err.splitlines()
     assert error.startswith(f"error: nano-qwen3 (q4f16_1) for {V3} is not as {lock} locks it: ")
-    assert f"records.{V3} differs (records.{V3}: locked " in error
+    name = f"records.{V3} {asked(locked / 'cache', 'cpu.int8_gemm').title}"
+    assert f"{name} differs ({name}: locked " in error
     assert error.endswith(", here nothing)")
     assert "--update-lock" in hint
     RecordStore(other).merge(RecordStore(locked / "cache"))
@@ -171,7 +175,7 @@ def test_a_lock_file_names_no_place(locked):
     assert str(locked) not in text
     assert '"/' not in text
     (entry,) = json.loads(text)["builds"]
-    assert set(entry["records"]) == {V3}
+    assert set(entry["records"]) == {f"{V3} {asked(locked / 'cache', 'cpu.int8_gemm').title}"}
 
 
 @pytest.mark.parametrize(

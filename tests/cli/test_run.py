@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -157,6 +158,20 @@ def test_who_talks_interrupts_an_answer_once_and_then_the_chat() -> None:
             signal.raise_signal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):  # between answers
         signal.raise_signal(signal.SIGINT)
+
+
+def test_a_press_while_another_is_noted_ends_the_chat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noting takes a lock, which to take again in the handler would wait for ever."""
+    noted = []
+
+    def press_again(event: threading.Event) -> None:
+        noted.append(event)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(threading.Event, "set", press_again)
+    with pytest.raises(KeyboardInterrupt), _interruptible(talking=True):
+        signal.raise_signal(signal.SIGINT)
+    assert len(noted) == 1
 
 
 def test_a_script_is_interrupted_at_once() -> None:

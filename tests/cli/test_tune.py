@@ -29,7 +29,8 @@ def test_tuning_measures_and_says_so_line_by_line(cli, nano_checkpoint, tmp_path
     (task,) = result["tasks"]
     assert task["trials"] == result["trials"] == 3
     assert task["default_microseconds"] > 0
-    assert {one["name"] for one in result["untunable"]} >= {"mlc.quantize_act"}
+    prepares = "mlc.round_act" if find_target("cpu").bf16_tiles else "mlc.quantize_act"
+    assert prepares in {one["name"] for one in result["untunable"]}
     assert set(result["roof"]["ops_s"]) <= {"int8", "float32"} != set()
     assert task["roof_share"] > 0
     bound = {"memory": "of the bandwidth", "arithmetic": "of the peak"}[task["bound"]]

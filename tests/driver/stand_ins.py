@@ -8,9 +8,11 @@ from mlc_compile.artifact import MANIFEST, Check, Manifest, list_files, read_man
 from mlc_compile.driver import build as module
 from mlc_compile.driver import keys as keys_module
 from mlc_compile.driver import prove as proving
+from tests.driver.tuning import record
 
 HOME = "nano-qwen3-q4f16_1"
 PASS = Check(status="pass", max_abs_error=0.01, bound=0.1)
+ASKED = (record().workload,)  # what the compiler that stands in looks for a record of
 
 
 def install(compiled: Path, code: Path, put: Callable[..., None], ran: list[str]) -> None:
@@ -26,10 +28,13 @@ def install(compiled: Path, code: Path, put: Callable[..., None], ran: list[str]
         ran.append("library")
         shutil.copytree(compiled, scratch, dirs_exist_ok=True)
         (scratch / MANIFEST).unlink()
-        manifest = read_manifest(compiled, Manifest)
-        return module.replace(
-            manifest, limits=job.limits, weights_digest=None, files=list_files(scratch)
+        manifest = module.replace(
+            read_manifest(compiled, Manifest),
+            limits=job.limits,
+            weights_digest=None,
+            files=list_files(scratch),
         )
+        return manifest, {row.name: ASKED for row in job.target.libraries}
 
     def converted(*args, **options):
         ran.append("weights")

@@ -19,6 +19,7 @@ from mlc_compile.target import find_target
 from tests.driver.tuning import record, tune
 
 HERE = "nano-qwen3 (q4f16_1) for cpu"
+KERNEL = "cpu cpu.int8_gemm n=64"  # a library and what it looks for a record of
 
 
 @pytest.fixture
@@ -126,11 +127,42 @@ def test_records_are_named(locked, tmp_path):
     locked()
     tune(RecordStore(tmp_path / "cache"), "cpu", record())
     said = refused(locked)
-    assert "records.cpu differs (records.cpu: locked nothing, here " in said
+    assert f"records.{KERNEL} differs (records.{KERNEL}: locked nothing, here " in said
     locked(update=True)
     locked(frozen=True)
     said = refused(locked, cache="other")  # a machine that lacks them
     assert said.endswith("here nothing)")
+
+
+def test_records_of_what_it_does_not_ask_for_are_no_concern_of_the_lock(locked, path, tmp_path):
+    locked()
+    before = path.read_bytes()
+    tune(RecordStore(tmp_path / "cache"), "cpu", record(n=128))
+    locked(frozen=True)
+    locked(cache="other")
+    assert path.read_bytes() == before
+
+
+def test_where_nobody_knows_what_is_asked_records_are_compared_once_it_is(locked, path, tmp_path):
+    """An empty cache, with records: compiling tells which of them count."""
+    tune(RecordStore(tmp_path / "cache"), "cpu", record(), record(n=128))
+    locked()
+    before = path.read_bytes()
+    assert list(entry(path)["records"]) == [KERNEL]
+    tune(RecordStore(tmp_path / "same"), "cpu", record(), record(n=256))
+    locked(cache="same")
+    tune(RecordStore(tmp_path / "better"), "cpu", record(2, took=4.0), record(n=128))
+    assert f"records.{KERNEL} differs" in refused(locked, cache="better")
+    assert path.read_bytes() == before
+
+
+def test_without_a_cache_the_lock_is_the_same(locked, path, tmp_path):
+    tune(RecordStore(tmp_path / "cache"), "cpu", record(), record(n=128))
+    locked()
+    before = path.read_bytes()
+    locked(store=False)
+    locked(update=True, store=False)
+    assert path.read_bytes() == before
 
 
 def test_a_tool_is_named_with_both_versions(locked, monkeypatch):

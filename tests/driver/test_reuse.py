@@ -206,9 +206,9 @@ def test_every_file_has_one_mode_whether_built_or_restored(made, tmp_path, monke
     compiled_into = module.compile_into
 
     def executable(scratch, *args):
-        manifest = compiled_into(scratch, *args)
+        made = compiled_into(scratch, *args)
         (scratch / "lib.so").chmod(0o755)
-        return manifest
+        return made
 
     monkeypatch.setattr(module, "compile_into", executable)
     made()

@@ -25,6 +25,11 @@ def test_every_fact_and_the_family_reach_the_digest():
     assert len(digests) == 5
 
 
+def test_a_title_has_the_family_then_the_numbers_then_the_words_and_no_zero():
+    workload = Workload.of("cpu.gemm", scales="float16", n=6144, norm=0, k=1024, residual=1)
+    assert workload.title == "cpu.gemm k=1024 n=6144 residual=1 scales=float16"
+
+
 @pytest.mark.parametrize("facts", [(("n", 1), ("k", 2)), (("k", 1), ("k", 1))])
 def test_facts_that_are_not_sorted_are_refused_also_when_read(facts):
     with pytest.raises(ValueError, match="not sorted by name"):

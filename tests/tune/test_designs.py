@@ -83,8 +83,8 @@ def test_a_kernel_for_any_number_of_tokens_is_listed_with_its_reason(found):
     assert reasons["last_position"] == reasons["add1"] == SYMBOLIC
 
 
-def test_every_point_is_built_checked_and_timed_beside_the_rules_schedule(add):
-    workshop = Workshop(CPU, builders=(Worker(BUILDER, threads=1),))
+def test_every_point_is_built_checked_and_timed_beside_the_rules_schedule(add, tmp_path):
+    workshop = Workshop(CPU, tmp_path, builders=(Worker(BUILDER, threads=1),))
     measurer = LocalMeasurer(workshop)
     try:
         points = list(add.family.space.points())[:3]

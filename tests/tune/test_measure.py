@@ -62,8 +62,9 @@ def toy():
 
 
 @pytest.fixture(scope="module")
-def measurer():
-    workshop = Workshop(find_target("cpu"), builders=(Worker(BUILDER, 1),))
+def measurer(tmp_path_factory):
+    place = tmp_path_factory.mktemp("built")
+    workshop = Workshop(find_target("cpu"), place, builders=(Worker(BUILDER, 1),))
     made = LocalMeasurer(workshop, run_seconds=5)
     yield made
     made.close()

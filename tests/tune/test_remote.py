@@ -7,9 +7,11 @@ import struct
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
+from mlc_compile.driver.job import Options
 from mlc_compile.driver.tune import Effort, Request, tune_model
 from mlc_compile.errors import TargetError
 from mlc_compile.records import RecordStore, partition_of
@@ -26,6 +28,7 @@ from tests.tune.devices import SECONDS, device, wait_for
 from tests.tune.test_measure import CRASH, HANG, RIGHT, SLOW, UNBUILT, WRONG, Way, toy
 
 CPU = find_target("cpu")
+NOWHERE = Path("nobody-builds-here")
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +65,9 @@ def free(tracker):
 
 
 @pytest.fixture(scope="module")
-def workshop():
+def workshop(tmp_path_factory):
     """One for all: it takes seconds to start."""
-    made = Workshop(CPU, builders=(Worker(BUILDER, threads=1),))
+    made = Workshop(CPU, tmp_path_factory.mktemp("built"), builders=(Worker(BUILDER, threads=1),))
     yield made
     made.close()
 
@@ -114,10 +117,11 @@ def test_a_kernel_of_a_model_is_tuned_while_one_of_two_devices_is_killed(
             second.processes()
             second.process.send_signal(signal.SIGKILL)
 
+    integers = Options(activations="int8" if CPU.int8_dot else "float32")
     effort = Effort(trials=8, pattern="cpu.int8_gemm k=64 n=384*")
     remote = Remote(tracker, "box")
     result = tune_model(
-        Request(nano_checkpoint, CPU, "q4f16_1", effort=effort, remote=remote), tmp_path, listen
+        Request(nano_checkpoint, CPU, "q4f16_1", integers, effort, remote), tmp_path, listen
     )
     assert (result.trials, result.tasks[0].errors) == (8, 0)
     assert result.roof.bytes_s > 0  # of the device that is left
@@ -187,7 +191,7 @@ def unused():
 
 def refused(tracker, key="box"):
     with pytest.raises(TargetError) as raised:
-        RemoteMeasurer.open(CPU, Remote(tracker, key), lambda _: None)
+        RemoteMeasurer.open(Workshop(CPU, NOWHERE), Remote(tracker, key), lambda _: None)
     return str(raised.value)
 
 

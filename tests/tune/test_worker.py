@@ -1,14 +1,29 @@
 """A process that answers, hangs, crashes or refuses, and is replaced."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
 from mlc_compile.tune.worker import Trouble, Worker
+from tests.killing import Victim, wait_for
 
 HERE = Path(__file__).parent
 PROMPT = 0.2  # seconds: a worker that hangs does so for minutes
+
+ASK = """
+import sys
+from pathlib import Path
+from mlc_compile.tune.worker import Worker
+worker = Worker("toy_worker", room=Path(sys.argv[1]))
+print(worker.ask("a", dict, 60), flush=True)
+if len(sys.argv) > 2:
+    worker.ask(sys.argv[2], dict, 600)
+sys.stdin.read()
+"""
 
 
 @pytest.fixture
@@ -68,3 +83,16 @@ def test_a_module_that_is_not_there_is_a_crash():
     with pytest.raises(Trouble, match="No module named") as raised:
         ask(worker, "a")
     assert raised.value.kind == "crash"
+
+
+@pytest.mark.parametrize("doing", [pytest.param([], id="nothing"), ["hang"], ["work"]])
+def test_whatever_it_does_it_ends_when_who_asked_is_killed(monkeypatch, tmp_path, doing):
+    """With what it started, such as a linker; a file put aside lies where it was told."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(HERE.parents[1])]))
+    with Victim([sys.executable, "-c", ASK, tmp_path, *doing], stdin=subprocess.PIPE) as victim:
+        assert victim.line()
+        family = 2 + (doing == ["work"])
+        wait_for(lambda: len(victim.family()) == family)
+        victim.kill()
+        assert victim.left() == []
+    assert len(list(tmp_path.iterdir())) == (doing == ["work"])

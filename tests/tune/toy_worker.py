@@ -2,7 +2,9 @@
 
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 import time
 
 from mlc_compile.tune.worker import serve
@@ -12,6 +14,9 @@ def answer(question: str) -> object:
     match question:
         case "hang":
             time.sleep(600)
+        case "work":
+            tempfile.mkdtemp()
+            subprocess.run(["sleep", "600"], check=False)
         case "crash":
             os.kill(os.getpid(), signal.SIGSEGV)
         case "exit":

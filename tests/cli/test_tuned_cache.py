@@ -1,0 +1,77 @@
+"""Tuning records and the build cache through the real command: who is rebuilt, and by what."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mlc_compile.records import Record, RecordStore, Workload, partition_of
+from mlc_compile.runtime.host import available_cores
+from mlc_compile.target import find_target
+from tests.driver.tuning import asked
+
+FOREIGN = Workload.of("cpu.int8_gemm", n=9999, k=9999)
+
+
+@pytest.fixture(scope="module")
+def first(run, nano_checkpoint, tmp_path_factory):
+    """A cache and an output of a build that nothing was tuned for; each test adds to them."""
+    base = tmp_path_factory.mktemp("first")
+    ran = run(base / "cache", "build", nano_checkpoint, "-o", base / "out", "--json")
+    assert ran.code == 0, ran.err
+    return base / "cache", base / "out"
+
+
+def tune(cache: Path, workload: Workload) -> None:
+    """A record that beats a default which the rules do not choose: the report tells of it."""
+    record = Record(
+        workload=workload,
+        space=1,
+        choice={"m": 1},
+        microseconds=1.0,
+        default_microseconds=2.0,
+        noise=0.01,
+        trials=8,
+        seed=0,
+    )
+    RecordStore(cache).append(partition_of(find_target("cpu"), available_cores()), [record])
+
+
+def loaded(package: Path, arguments: list[object], cwd: Path) -> str:
+    """The exit code of a command, and what it loaded of all that is slow to load."""
+    code = (
+        "import sys\nfrom mlc_compile.cli.app import invoke\n"
+        f"code = invoke({[*map(str, arguments), '-q']!r})\n"
+        "print(code, sorted({'tvm', 'tvm_ffi', 'transformers', 'torch'} & set(sys.modules)))"
+    )
+    env = {**os.environ, "PYTHONPATH": str(package)}
+    command = [sys.executable, "-c", code]
+    ran = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, check=True)
+    return ran.stdout.splitlines()[-1]
+
+
+def test_tuning_changes_the_library_that_asks_for_it_and_warm_builds_load_no_compiler(
+    run, first, package, nano_checkpoint, tmp_path
+):
+    cache, out = first
+    command = ["build", nano_checkpoint, "-o", out, "--cache-dir", cache]
+    tune(cache, FOREIGN)
+    assert loaded(package, [*command, "--locked"], tmp_path) == "0 []"
+    workload = asked(cache, "cpu.int8_gemv")
+    tune(cache, workload)
+    told = run(cache, "cache", "explain", nano_checkpoint).out
+    library = told[told.index("cpu: library: miss") :].splitlines()
+    assert library[1].startswith(f"  records.cpu {workload.title}: ")
+    assert library[1].endswith(", nearest entry absent")
+    assert "records." not in library[2]
+    assert run(cache, *command, "--locked").code == 6
+    (built,) = run(cache, *command, "--json").json["artifacts"]
+    assert built["cache"]["library"] == "built"
+    assert built["kernels"]["built"] == 0  # the rules' own: what was tuned is not what they choose
+    assert loaded(package, [*command, "--locked"], tmp_path) == "0 []"
+    stats = run(cache, "cache", "stats", "--json").json
+    entries = {one["level"]: one["entries"] for one in stats["levels"]}
+    assert (entries["questions"], entries["library"]) == (1, 2)
+    assert run(cache, "cache", "verify").code == 0
