@@ -8,6 +8,7 @@ Two kinds of directory carry a `manifest.json`:
 """
 
 import hashlib
+import math
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
@@ -75,6 +76,7 @@ class Library(Struct, frozen=True):
     priority: int = 0  # the highest whose requirements are met is loaded
     linked: LibraryCheck | None = None  # None: nothing here could read it
     device: DeviceNeeds | None = None  # None: there is no device, or its driver decides
+    prompts: "Activations | None" = None  # of many rows, where not the manifest's `activations`
 
 
 class Part(Struct, frozen=True):
@@ -112,32 +114,53 @@ class WeightPlan(Struct, frozen=True):
         return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()
 
 
+KVDtype = Literal["float16", "float32", "int8"]
+SCALE_ROWS: Final = 8  # of int8: two float32 take as many bytes
+
+
 class FlatKV(Struct, frozen=True):
     """A KV cache in pages of `page` tokens; the shapes are those of the flat kind, plain tensors.
 
-    k pages are f[layers, pages, kv_heads, head_dim, page] (transposed, so that scores
-    vectorize over tokens), v pages f[layers, pages, kv_heads, page, head_dim]; the block
-    table i32[pages] maps a logical page to a physical one; length i32[1] counts tokens.
+    The block table i32[pages] maps a logical page to a physical one; length i32[1] counts
+    tokens. In an int8 cache a number is code · scale, with a float32 scale for each key and
+    each value of a token and head. Scales lie where the key's page ends: in its last
+    SCALE_ROWS rows are the bytes of `page` scales of keys, then of `page` scales of values.
     """
 
     layers: int
     kv_heads: int
     head_dim: int
     page: int
-    dtype: Literal["float16", "float32"]
+    dtype: KVDtype
+
+    @property
+    def scaled(self) -> bool:
+        """Whether numbers are codes, and their scales lie behind the keys."""
+        return self.dtype == "int8"
 
     def pages(self, context: int) -> int:
         """Pages that hold `context` tokens."""
         return -(-context // self.page)
 
+    def k_shape(self, pages: int) -> tuple[int, ...]:
+        """Of the keys: transposed, so that scores vectorize over tokens."""
+        rows = self.head_dim + SCALE_ROWS * self.scaled
+        return self.layers, pages, self.kv_heads, rows, self.page
+
+    def v_shape(self, pages: int) -> tuple[int, ...]:
+        """Of the values."""
+        return self.layers, pages, self.kv_heads, self.page, self.head_dim
+
     def nbytes(self, context: int) -> int:
         """Bytes of both page arrays for `context` tokens."""
-        width = {"float16": 2, "float32": 4}[self.dtype]
-        tokens = self.pages(context) * self.page
-        return 2 * width * self.layers * self.kv_heads * self.head_dim * tokens
+        pages = self.pages(context)
+        width = {"int8": 1, "float16": 2, "float32": 4}[self.dtype]
+        return width * (math.prod(self.k_shape(pages)) + math.prod(self.v_shape(pages)))
 
 
-Activations = Literal["float32", "int8"]  # what matmuls with INT4 weights multiply by
+# What matmuls with INT4 weights multiply by. bfloat16 is for the rows of a prompt, on CPUs with
+# tiles for it: there one row is multiplied as int8, and elsewhere all are.
+Activations = Literal["float32", "int8", "bfloat16"]
 
 
 class Limits(Struct, frozen=True):
@@ -210,7 +233,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     versions: Versions
     libraries: tuple[Library, ...]
     limits: Limits
-    activations: Activations = "float32"
+    activations: Activations = "float32"  # of one row, and of many but where a library differs
     kv: FlatKV
     kv_kind: KVKind = "flat"
     vocab_size: int

@@ -60,6 +60,24 @@ def test_a_manifest_is_read_as_it_was_written(tmp_path, manifest):
     assert (tmp_path / MANIFEST).read_bytes() == first
 
 
+def test_a_cache_of_floats_is_as_libraries_of_the_first_format_take_it():
+    kv = ARTIFACT.kv
+    fields = {"layers": 1, "kv_heads": 2, "head_dim": 4, "page": 16, "dtype": "float16"}
+    assert msgspec.to_builtins(kv) == fields
+    assert kv.k_shape(5) == (1, 5, 2, 4, 16)
+    assert kv.v_shape(5) == (1, 5, 2, 16, 4)
+    assert kv.nbytes(65) == 2 * 5 * 2 * (2 * 4 * 16)
+
+
+@pytest.mark.parametrize("head_dim", [4, 10, 128])
+def test_an_int8_cache_takes_a_byte_a_number_and_a_float32_a_row(head_dim):
+    int8 = msgspec.structs.replace(ARTIFACT.kv, head_dim=head_dim, dtype="int8")
+    assert int8.k_shape(5) == (1, 5, 2, head_dim + 8, 16)
+    assert int8.v_shape(5) == (1, 5, 2, 16, head_dim)
+    rows = 2 * 5 * 2 * 16  # keys and values of each slot
+    assert int8.nbytes(65) == rows * (head_dim + 4)
+
+
 def test_one_kind_is_not_taken_for_the_other(tmp_path):
     write_manifest(tmp_path, WEIGHTS)
     with pytest.raises(ConfigError, match="must be an artifact, but is of kind 'weights'"):

@@ -49,12 +49,10 @@ class LowerFlatKVCache:
 
 def _cache_type(kv: FlatKV) -> relax.TupleType:
     pages = tirx.Var("pages", "int64")
-    k = [kv.layers, pages, kv.kv_heads, kv.head_dim, kv.page]
-    v = [kv.layers, pages, kv.kv_heads, kv.page, kv.head_dim]
     return relax.TupleType(
         [
-            relax.TensorType(k, kv.dtype),
-            relax.TensorType(v, kv.dtype),
+            relax.TensorType(kv.k_shape(pages), kv.dtype),
+            relax.TensorType(kv.v_shape(pages), kv.dtype),
             relax.TensorType([pages], "int32"),
             relax.TensorType([1], "int32"),
         ]

@@ -19,8 +19,8 @@ class FlatCache:
     conversation in a long context costs only the memory that it uses.
     """
 
-    k_pages: Array  # f[layers, pages, kv_heads, head_dim, page]
-    v_pages: Array  # f[layers, pages, kv_heads, page, head_dim]
+    k_pages: Array
+    v_pages: Array
     block_table: npt.NDArray[np.int32]  # i32[pages]: logical page -> physical page
     length: npt.NDArray[np.int32]  # i32[1]: tokens in the cache before the call
 
@@ -32,12 +32,11 @@ class FlatCache:
 def allocate(kv: FlatKV, context: int) -> FlatCache:
     """An empty cache for `context` tokens."""
     pages = kv.pages(context)
-    shape = (kv.layers, pages, kv.kv_heads)
     table = aligned_zeros((pages,), "int32")
     table[:] = np.arange(pages)  # one sequence: page i lies at i
     return FlatCache(
-        k_pages=aligned_zeros((*shape, kv.head_dim, kv.page), kv.dtype),
-        v_pages=aligned_zeros((*shape, kv.page, kv.head_dim), kv.dtype),
+        k_pages=aligned_zeros(kv.k_shape(pages), kv.dtype),
+        v_pages=aligned_zeros(kv.v_shape(pages), kv.dtype),
         block_table=table,
         length=aligned_zeros((1,), "int32"),
     )

@@ -4,9 +4,23 @@ from typing import Final, Literal
 
 import msgspec
 
-# float32 around zero or above it; int8 codes, four an int32; offsets of groups; words of INT4
-# weights with their scales; numbers of pages; one count of tokens; one number of a layer.
-Values = Literal["normal", "positive", "codes", "offsets", "packed", "pages", "length", "layer"]
+# float32 around zero or above it; int8 codes, four an int32; pairs of bfloat16; offsets of groups;
+# words of INT4 weights with their scales; keys, with their scales and those of values where a
+# cache has such (see artifact.FlatKV), and values; numbers of pages; one count of tokens; one
+# number of a layer.
+Values = Literal[
+    "normal",
+    "positive",
+    "codes",
+    "pairs",
+    "offsets",
+    "packed",
+    "keys",
+    "values",
+    "pages",
+    "length",
+    "layer",
+]
 # Weights are cold, since a model has read others since; results are compared; a state is
 # read and written, and which part of it by one call is the layer's number.
 Role = Literal["input", "weights", "state", "result"]
@@ -22,5 +36,6 @@ class Operand(msgspec.Struct, frozen=True):
 INPUT: Final = Operand()
 PACKED: Final = Operand("packed", "weights")
 DENSE: Final = Operand("normal", "weights")
-STATE: Final = Operand("normal", "state")
+KEYS: Final = Operand("keys", "state")
+VALUES: Final = Operand("values", "state")
 RESULT: Final = Operand("normal", "result")

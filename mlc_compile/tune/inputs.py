@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from mlc_compile.artifact import SCALE_ROWS
 from mlc_compile.schedule.operand import Operand, Role, Values
 
 if TYPE_CHECKING:
@@ -99,9 +100,30 @@ def fill(argument: Argument, length: int, random: np.random.Generator) -> Array:
         return np.arange(math.prod(argument.shape), dtype=argument.dtype).reshape(argument.shape)
     if argument.values == "length":
         return np.full(argument.shape, length, argument.dtype)
-    count = math.prod(argument.shape)
-    drawn = _drawn(argument.values, min(count, BLOCK), random)
-    return np.resize(drawn, count).astype(argument.dtype, copy=False).reshape(argument.shape)
+    if argument.role == "state" and argument.dtype == "int8":
+        return _quantized(argument, random)
+    return _repeated(_drawn(argument.values, _few(argument.shape), random), argument)
+
+
+def _quantized(argument: Argument, random: np.random.Generator) -> Array:
+    """Pages of codes; those of keys end with scales, see `artifact.FlatKV`."""
+    codes = random.integers(-127, 128, _few(argument.shape), np.int8)
+    pages = _repeated(codes, argument)
+    if argument.values == "keys":
+        rows = pages[..., -SCALE_ROWS:, :]
+        scales = _drawn("positive", rows.size // 4, random).astype(np.float32)
+        rows[...] = scales.view(np.int8).reshape(rows.shape)
+    return pages
+
+
+def _few(shape: tuple[int, ...]) -> int:
+    return min(math.prod(shape), BLOCK)
+
+
+def _repeated(drawn: Array, argument: Argument) -> Array:
+    """The numbers again and again, as the argument's array."""
+    filled = np.resize(drawn, math.prod(argument.shape))
+    return filled.astype(argument.dtype, copy=False).reshape(argument.shape)
 
 
 def _drawn(values: str, count: int, random: np.random.Generator) -> Array:
@@ -109,6 +131,9 @@ def _drawn(values: str, count: int, random: np.random.Generator) -> Array:
         return random.uniform(0.001, 0.02, count)
     if values == "codes":
         return random.integers(-127, 128, (count, 4), np.int8).view(np.int32)[:, 0]
+    if values == "pairs":
+        halves = random.standard_normal((count, 2), np.float32).view(np.uint16)[:, 1::2]
+        return np.ascontiguousarray(halves).view(np.int32)[:, 0]
     if values == "offsets":
         return random.integers(-1000, 1000, count)
     if values == "packed":

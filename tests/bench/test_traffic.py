@@ -1,7 +1,9 @@
 """Bytes and multiply-adds of a kernel call, from the tensors it is given."""
 
+import dataclasses
 from dataclasses import dataclass
 
+import msgspec
 import pytest
 
 from mlc_compile.artifact import FlatKV, Part
@@ -78,6 +80,16 @@ def test_appending_touches_only_the_new_tokens() -> None:
     qkv, q = Tensor((1, 3, 64)), Tensor((1, 3, 4, 8))
     got = BOOK.traffic("flat_append2", [qkv, at(14), at(21), at(22), q], before=100)
     assert got.nbytes == 2 * 3 * PAGE_BYTES // 16 + NORM.nbytes + 3 * 64 * 4 + 3 * 32 * 4
+
+
+def test_a_page_of_an_int8_cache_is_read_with_its_scales() -> None:
+    int8 = dataclasses.replace(BOOK, kv=msgspec.structs.replace(KV, dtype="int8"))
+    q, o = Tensor((1, 1, 4, 8)), Tensor((1, 1, 32))
+    got = int8.traffic("flat_attend", [q, at(21), at(22), o], before=20)
+    token = 2 * (8 + 8 + 2 * 4)  # of a layer: two heads of 8 codes and a scale, twice
+    assert got.nbytes == 2 * 16 * token + 2 * 32 * 4
+    got = int8.traffic("flat_append", [q, at(21), at(22), q], before=20)
+    assert got.nbytes == token + 2 * 32 * 4
 
 
 def test_a_lookup_reads_its_rows_of_the_table_and_multiplies_nothing() -> None:

@@ -101,6 +101,14 @@ def test_the_context_fills_what_is_left_page_by_page(needs):
     assert needs(least + 3 * page, **asked).context == 128
 
 
+def test_an_int8_cache_leaves_room_for_a_longer_context(needs):
+    asked = {"context": 512, "prefill_chunk": 16}
+    floats, int8 = (smallest(needs, **asked, kv_dtype=dtype) for dtype in ("float16", "int8"))
+    shape = {"layers": 2, "kv_heads": 2, "head_dim": 32, "page": 32}
+    saved = [FlatKV(**shape, dtype=dtype).nbytes(512) for dtype in ("float16", "int8")]
+    assert floats - int8 == saved[0] - saved[1]
+
+
 @pytest.mark.parametrize(
     "asked", [{"context": 300}, {"prefill_chunk": 100}, {"context": 300, "prefill_chunk": 100}]
 )

@@ -21,7 +21,7 @@ from mlc_compile.emit.backend import EMITTERS
 from mlc_compile.emit.link import linker
 from mlc_compile.errors import CheckpointError, ConfigError, TargetError
 from mlc_compile.model import load_config
-from mlc_compile.target import find_target
+from mlc_compile.target import find_target, target_names
 
 
 @pytest.fixture(scope="module")
@@ -253,9 +253,20 @@ def test_limits_default_to_what_the_model_can_do(config, options, context, chunk
         ("q4f32_1", None, "float32"),
         ("q4f16_1", "float32", "float32"),
         ("q0f32", "float16", "float16"),
+        ("q4f16_1", "int8", "int8"),
     ],
 )
 def test_the_cache_is_as_precise_as_the_scheme_unless_asked(config, quant, asked, dtype):
     kv = choose_kv(config, find_target("cpu"), quant, Options(kv_dtype=asked))
     assert kv.dtype == dtype
     assert (kv.layers, kv.kv_heads, kv.head_dim) == (2, 2, 32)
+
+
+def test_a_cache_of_tvm_s_is_never_int8(config):
+    paged = [name for name in target_names() if find_target(name).kv == "tvm_paged"]
+    assert {find_target(name).backend for name in paged} == {"cuda", "metal", "vulkan", "webgpu"}
+    for name in paged:
+        with pytest.raises(ConfigError, match=f"{name} must be float16 or float32, got int8") as e:
+            choose_kv(config, find_target(name), "q4f32_1", Options(kv_dtype="int8"))
+        assert e.value.exit_code == 2
+        assert "int8 is for CPUs" in e.value.hint

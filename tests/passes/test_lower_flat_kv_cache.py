@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import msgspec
 import numpy as np
 import pytest
 import tvm
@@ -48,6 +49,15 @@ def test_the_cache_parameter_is_four_tensors_with_symbolic_pages(graph):
     for field, wanted in zip(kv.ty.fields, expected, strict=True):
         tvm.ir.assert_structural_equal(field, wanted, map_free_vars=True)
     relax.analysis.well_formed(lowered)
+
+
+def test_the_pages_of_an_int8_cache_have_rows_for_scales(graph):
+    kv = msgspec.structs.replace(KV, dtype="int8")
+    lowered = LowerFlatKVCache(kv)(graph(INPUTS, attentions(1)))
+    k, v, *_ = lowered["main"].params[-1].ty.fields
+    pages = k.shape.values[1]
+    for field, shape in ((k, [2, pages, 2, 16, 64]), (v, [2, pages, 2, 64, 8])):
+        tvm.ir.assert_structural_equal(field, relax.TensorType(shape, "int8"), map_free_vars=True)
 
 
 def test_a_layer_becomes_append_then_attend_on_what_append_wrote(graph):

@@ -1,5 +1,7 @@
 """Bytes and operations of a kernel are those of the formulas, worked out by hand."""
 
+import msgspec
+
 from mlc_compile.artifact import FlatKV
 from mlc_compile.report.calls import Call, Read
 from mlc_compile.report.work import Sizes, Workload, kernels_of
@@ -36,6 +38,12 @@ def test_attention_sees_what_is_in_the_cache():
     assert kernel.operations == 4 * 48 * (1 + 2 + 3 + 4)
     assert kernel.cache_bytes == 4 * TOKEN
     assert only(call("flat_append", rows=4, results=4 * 48), PREFILL).cache_bytes == 4 * TOKEN
+
+
+def test_a_token_of_an_int8_cache_counts_with_its_scales():
+    sizes = Sizes(msgspec.structs.replace(KV, dtype="int8"), SIZES.shapes)
+    (kernel,) = kernels_of([call("flat_append", rows=4, results=4 * 48)], PREFILL, sizes, {})
+    assert kernel.cache_bytes == 4 * 2 * (8 + 8 + 2 * 4)  # two heads: key, value, two float32
 
 
 def test_a_lookup_reads_the_rows_that_it_gives():

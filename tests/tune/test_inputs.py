@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from mlc_compile.artifact import SCALE_ROWS
 from mlc_compile.tune.inputs import BLOCK, Argument, Situation, fill
 
 
@@ -24,9 +25,35 @@ def test_codes_count_as_int8_without_its_least():
     assert codes.size == 3 * 64 * 4
 
 
+def test_pairs_are_two_normal_bfloat16_in_a_word():
+    words = filled("pairs", "int32").view(np.uint32)
+    both = np.stack([words << 16, words & np.uint32(0xFFFF0000)]).view(np.float32)
+    assert (both.std(axis=(1, 2)) > 0.8).all()
+    assert (both.std(axis=(1, 2)) < 1.2).all()
+    assert abs(np.corrcoef(*both.reshape(2, -1))[0, 1]) < 0.2
+
+
 def test_pages_and_lengths_are_numbers_of_their_own():
     assert filled("pages", "int32", (4,)).tolist() == [0, 1, 2, 3]
     assert filled("length", "int32", (1,)).tolist() == [7]
+
+
+@pytest.mark.parametrize("values", ["keys", "values"])
+def test_pages_of_floats_are_normal(values):
+    pages = filled(values, "float16", (2, 3, 2, 8, 16), "state")
+    assert pages.dtype == np.float16
+    assert 0.8 < pages.astype(float).std() < 1.2
+
+
+def test_pages_of_codes_have_scales_that_are_as_large_as_a_model_s():
+    keys = filled("keys", "int8", (2, 3, 2, 32 + SCALE_ROWS, 16), "state")
+    values = filled("values", "int8", (2, 3, 2, 16, 32), "state")
+    scales = keys[..., -SCALE_ROWS:, :].copy().view(np.float32)
+    assert scales.size == 2 * values.size // 32  # of each key and each value
+    assert scales.min() >= np.float32(0.001)
+    assert scales.max() <= np.float32(0.02)
+    for codes in (keys[..., :-SCALE_ROWS, :], values):
+        assert (codes.min(), codes.max()) == (-127, 127)
 
 
 def test_results_begin_as_what_no_kernel_writes():

@@ -21,6 +21,7 @@ from mlc_compile.schedule.kernels.vector import LANES, Buffer, Expr, Index
 
 HALVES = GROUP // LANES
 ROUND = 12582912.0  # 1.5 * 2**23: adding it leaves the nearest integer in the low mantissa bits
+LEAST: Final = 1e-30  # what the largest counts as at least: zeros must not divide by zero
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,17 +121,16 @@ def quantize_row(
         v.store(v.splat_i32(0), peak, 0, 0)
         for half in range(HALVES):
             v.store(load(g * GROUP + half * LANES), x, half, 0)
-            magnitude = _magnitude_bits(v.load(x, half, 0))
+            magnitude = magnitude_bits(v.load(x, half, 0))
             v.store(tirx.max(v.load(peak, 0, 0), magnitude), peak, 0, 0)
         top = v.local(2, 1)
         v.put(tirx.reinterpret(v.F32, v.largest(peak, 0)), top, 0, 0)
         v.put(top[0, 0] * v.const(1.0 / 127.0), out.scales, *to, g)
-        # A group of zeros must not divide by zero; its codes are zero whatever the factor.
-        v.put(v.const(127.0) / tirx.max(top[0, 0], v.const(1e-30)), top, 1, 0)
+        v.put(v.const(127.0) / tirx.max(top[0, 0], v.const(LEAST)), top, 1, 0)
         total = v.local(1, dtype="int32")
         v.store(v.splat_i32(0), total, 0, 0)
         for half in range(HALVES):
-            code = _nearest(v.load(x, half, 0) * v.splat(top[1, 0]))
+            code = nearest(v.load(x, half, 0) * v.splat(top[1, 0]))
             held = v.local(1, dtype="int32")
             v.store(code, held, 0, 0)
             v.store(v.load(total, 0, 0) + v.load(held, 0, 0), total, 0, 0)
@@ -138,15 +138,15 @@ def quantize_row(
         v.put(v.total(total, 0) * v.int32(-ZERO_POINT), out.offsets, *to, g)
 
 
-def _magnitude_bits(x: Expr) -> Expr:
+def magnitude_bits(x: Expr, lanes: int = LANES) -> Expr:
     """The bits of |x| as int32: ordered as |x| is, and a NaN is above all, so it is not lost."""
-    return tirx.reinterpret(f"int32x{LANES}", x) & v.splat_i32(0x7FFFFFFF)
+    return tirx.reinterpret(f"int32x{lanes}", x) & v.splat_i32(0x7FFFFFFF, lanes)
 
 
-def _nearest(x: Expr) -> Expr:
+def nearest(x: Expr, lanes: int = LANES) -> Expr:
     """The nearest int32 of |x| < 2**22, ties to even, with one addition."""
-    bits = tirx.reinterpret(f"int32x{LANES}", x + v.splat(ROUND))
-    return bits - v.splat_i32(0x4B400000)  # the bits of ROUND itself
+    bits = tirx.reinterpret(f"int32x{lanes}", x + v.splat(ROUND, lanes))
+    return bits - v.splat_i32(0x4B400000, lanes)  # the bits of ROUND itself
 
 
 def _store_bytes(code: Expr, codes: Buffer, to: tuple[Index, ...], at: Index) -> None:

@@ -113,6 +113,13 @@ def put(value: Expr, buffer: Buffer, *index: Index) -> None:
     T.buffer_store(buffer, value, list(index))
 
 
+def kept(value: Expr) -> Expr:
+    """A value that is worked out here and once, however often it is used."""
+    held = local(1, 1, str(value.ty.dtype))
+    put(value, held, 0, 0)
+    return held[0, 0]
+
+
 def splat(value: Expr | float, lanes: int = LANES) -> Expr:
     """A float32 in every lane."""
     scalar_value = tirx.FloatImm(F32, value) if isinstance(value, int | float) else value
@@ -190,6 +197,30 @@ def exp(x: Expr, lanes: int = LANES) -> Expr:
     y = y * r * r + r + s(1.0)
     bits = (tirx.Cast(_vector("int32", lanes), n) + splat_i32(127, lanes)) << splat_i32(23, lanes)
     return y * tirx.reinterpret(_vector(F32, lanes), bits)
+
+
+def exp2(x: Expr, lanes: int = LANES) -> Expr:
+    """2**x in float32 for x <= 127, within 2 ulp; 2**-125 for anything less than -125.
+
+    x = n + r, |r| <= 1/2, without a rounding; 2**r = 1 + r p(r), p of degree 5 from Cephes
+    (exp2f.c, S. Moshier); n is added to its exponent bits.
+    """
+    x = tirx.max(x, splat(-125.0, lanes))
+    n = tirx.floor(x + splat(0.5, lanes))
+    r = x - n
+    y = splat(1.535336188319500e-4, lanes)
+    for c in (
+        1.339887440266574e-3,
+        9.618437357674640e-3,
+        5.550332471162809e-2,
+        2.402264791363012e-1,
+        6.931472028550421e-1,
+        1.0,
+    ):
+        y = y * r + splat(c, lanes)
+    kind = _vector("int32", lanes)
+    bits = tirx.reinterpret(kind, y) + (tirx.Cast(kind, n) << splat_i32(23, lanes))
+    return tirx.reinterpret(_vector(F32, lanes), bits)
 
 
 def silu(x: Expr, lanes: int = LANES) -> Expr:

@@ -1,5 +1,8 @@
 """`attention.step`, one token in one launch, against append and attend, and against float64."""
 
+from dataclasses import replace
+
+import msgspec
 import numpy as np
 import pytest
 
@@ -67,9 +70,10 @@ class Token:
 def kernels(compile_kernel, unwritten):
     """`kernels(shape)`: (step, append then attend), each Token -> o[h_q, d], k_pages, v_pages."""
 
-    def make(shape, level="cpu"):
+    def make(shape, level="cpu", **choice):
         target = find_target(level)
-        step = compile_kernel(attention.step(shape.op, shape.kv, target), level)
+        tile = replace(attention.Tile.of(shape.op, shape.kv, target, 1), **choice)
+        step = compile_kernel(attention.step(shape.op, shape.kv, target, tile), level)
         append = compile_kernel(attention.append(shape.op, shape.kv, 1), level)
         attend = compile_kernel(attention.attend(shape.op, shape.kv, target, 1), level)
 
@@ -116,6 +120,35 @@ def check(exact_attention):
 def test_query_heads_share_their_key_head(kernels, check, shape, h_q, h_kv, dtype):
     heads = shape(h_q=h_q, h_kv=h_kv, dtype=dtype)
     check(kernels(heads), Token(heads, 70))
+
+
+@pytest.mark.parametrize("splits", [1, 2, 3, 4, 5])
+def test_runs_of_pages_make_one_answer(kernels, check, shape, splits):
+    """Of contexts with fewer pages than runs, too; page 16 makes many of them."""
+    heads = shape(h_q=6, h_kv=2, page=16)
+    both = kernels(heads, splits=splits)
+    for length in (0, 15, 16, 63, 64, 65, 79, 80, 127, 128, 200, 319, 320, 333, 700):
+        check(both, Token(heads, length))
+
+
+@pytest.mark.parametrize("splits", [2, 5])
+def test_a_run_whose_scores_are_nothing_has_no_say(kernels, exact_attention, shape, splits):
+    """What one run finds is 2**-125 or less beside what another does."""
+    heads = shape(page=16)
+    at_once, _ = kernels(heads, splits=splits)
+    for page in (2, 25):  # in the first run, in the last
+        token = Token(heads, 410)
+        token.k[LAYER, token.table[page], :, 3, 5] = 3e4
+        exact, bound = token.exact(exact_attention)
+        assert (np.abs(at_once(token)[0] - exact) <= bound).all()
+
+
+@pytest.mark.parametrize(("cores", "splits"), [(1, 1), (2, 1), (8, 1), (9, 2), (16, 2), (64, 8)])
+def test_pages_are_split_where_cores_outnumber_key_heads(shape, cores, splits):
+    heads = shape(h_q=16, h_kv=8)
+    target = msgspec.structs.replace(find_target("cpu"), cores=cores)
+    assert attention.Tile.of(heads.op, heads.kv, target, 1).splits == splits
+    assert attention.Tile.of(heads.op, heads.kv, target, None).splits == 1
 
 
 @pytest.mark.parametrize("d", [48, 128])

@@ -1,4 +1,4 @@
-"""The vector words: exp against float64 over its whole range, and reductions of a register."""
+"""The vector words: exponentials against float64 over their range, reductions of a register."""
 
 import numpy as np
 import pytest
@@ -7,13 +7,13 @@ from tvm.tirx.script import builder as T
 from mlc_compile.schedule.kernels import vector as v
 
 
-def exp_kernel(lanes):
+def exp_kernel(lanes, function=v.exp):
     m = v.size("m")
     with v.kernel() as builder:
         x = v.argument("x", (m, lanes))
         y = v.argument("y", (m, lanes))
         with T.serial(0, m) as i:
-            v.store(v.exp(v.load(x, i, 0, lanes=lanes), lanes), y, i, 0, lanes=lanes)
+            v.store(function(v.load(x, i, 0, lanes=lanes), lanes), y, i, 0, lanes=lanes)
     return builder.get()
 
 
@@ -25,9 +25,9 @@ def fold_kernel(fold, lanes):
     return builder.get()
 
 
-def run_exp(compile_kernel, unwritten, x, level="cpu"):
-    rows = np.resize(x.astype(np.float32), (-(-x.size // 16), 16))
-    _, y = compile_kernel(exp_kernel(16), level)(rows, unwritten(rows.shape))
+def run_exp(compile_kernel, unwritten, x, level="cpu", function=v.exp, lanes=16):
+    rows = np.resize(x.astype(np.float32), (-(-x.size // lanes), lanes))
+    _, y = compile_kernel(exp_kernel(lanes, function), level)(rows, unwritten(rows.shape))
     return rows.ravel()[: x.size], y.ravel()[: x.size]
 
 
@@ -49,6 +49,27 @@ def test_exp_beyond_its_range_is_that_of_the_bound(compile_kernel, unwritten, x,
     _, expected = run_exp(compile_kernel, unwritten, np.full(16, float(bound)))
     np.testing.assert_array_equal(got, expected)
     assert np.isfinite(got).all()
+
+
+def test_exp2_is_within_2_ulp_over_its_range(compile_kernel, unwritten, level):
+    x = np.linspace(-125, 127, 1_000_003)
+    x, y = run_exp(compile_kernel, unwritten, x, level, v.exp2)
+    exact = np.exp2(x.astype(np.float64))
+    ulp = np.spacing(exact.astype(np.float32)).astype(np.float64)
+    assert (np.abs(y - exact) / ulp).max() <= 2
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4, 8, 16])
+def test_exp2_of_whole_numbers_is_exact(compile_kernel, unwritten, lanes):
+    whole = np.arange(-125, 127)
+    x, y = run_exp(compile_kernel, unwritten, whole, function=v.exp2, lanes=lanes)
+    np.testing.assert_array_equal(y, np.exp2(x))
+
+
+def test_exp2_far_below_zero_is_nothing_to_speak_of(compile_kernel, unwritten):
+    x = np.array([-126, -1e4, -3.4e38, -np.inf])
+    _, y = run_exp(compile_kernel, unwritten, x, function=v.exp2)
+    np.testing.assert_array_equal(y, np.float32(2.0**-125))
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 4, 8, 16])
