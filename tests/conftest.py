@@ -36,6 +36,7 @@ COMPILER_TESTS = (
     "test_ops",
     "test_paged_equals_flat",
     "report/",
+    "scripts/test_bench_tvm_default",
     "driver/test_budget",
     "driver/test_build",
     "driver/test_compile",

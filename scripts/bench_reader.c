@@ -1,0 +1,118 @@
+/* How fast threads read memory together: `bench_reader THREADS BYTES SWEEPS` prints bytes a second,
+ * the best of the sweeps.
+ *
+ * Each thread reads its own share in STREAMS places at once, 64 bytes at a time; a compiler for
+ * a CPU with AVX-512 makes that one load each. Nothing is computed that could be the limit: the
+ * words are or-ed into one register a stream. Huge pages, where the system grants them, spare
+ * the walks through page tables.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+/* SKEW lines apart from a multiple of a page, or the lines of all streams share a set of the cache. */
+enum { STREAMS = 4, SKEW = 17, MAX_THREADS = 1024 };
+
+typedef uint64_t line __attribute__((vector_size(64)));
+
+struct share {
+  line *lines;
+  size_t count; /* STREAMS times what each reads */
+  int sweeps;
+  uint64_t seen;
+  double start, end; /* of the latest sweep, by its own clock: the main thread may wake late */
+};
+
+static pthread_barrier_t gate;
+
+static double seconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static uint64_t read_lines(const line *lines, size_t count) {
+  line seen[STREAMS] = {{0}};
+  const size_t step = count / STREAMS;
+  for (size_t i = 0; i < step; i++)
+    for (int s = 0; s < STREAMS; s++) seen[s] |= lines[s * step + i];
+  uint64_t all = 0;
+  for (int s = 0; s < STREAMS; s++)
+    for (int word = 0; word < 8; word++) all |= seen[s][word];
+  return all;
+}
+
+static void *work(void *argument) {
+  struct share *share = argument;
+  memset(share->lines, 1, share->count * sizeof(line)); /* its reader places a page */
+  for (int i = 0; i < share->sweeps; i++) {
+    pthread_barrier_wait(&gate); /* all begin together */
+    share->start = seconds();
+    share->seen |= read_lines(share->lines, share->count);
+    share->end = seconds();
+    pthread_barrier_wait(&gate); /* the main thread may look */
+  }
+  return NULL;
+}
+
+static double spent(const struct share *shares, int threads) {
+  double start = shares[0].start, end = shares[0].end;
+  for (int i = 1; i < threads; i++) {
+    if (shares[i].start < start) start = shares[i].start;
+    if (shares[i].end > end) end = shares[i].end;
+  }
+  return end - start;
+}
+
+int main(int argc, char **argv) {
+  const int threads = argc == 4 ? atoi(argv[1]) : 0;
+  const size_t bytes = argc == 4 ? strtoull(argv[2], NULL, 10) : 0;
+  const int sweeps = argc == 4 ? atoi(argv[3]) : 0;
+  if (threads < 1 || threads > MAX_THREADS || bytes < sizeof(line) || sweeps < 1) {
+    fprintf(stderr, "usage: bench_reader THREADS BYTES SWEEPS\n");
+    return 2;
+  }
+  const size_t count = (bytes / sizeof(line) / threads / STREAMS + SKEW) * STREAMS;
+  const size_t total = count * threads * sizeof(line);
+  line *lines = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (lines == MAP_FAILED) {
+    fprintf(stderr, "bench_reader: no memory for %zu bytes\n", bytes);
+    return 1;
+  }
+#ifdef MADV_HUGEPAGE
+  madvise(lines, total, MADV_HUGEPAGE);
+#endif
+  static struct share shares[MAX_THREADS];
+  static pthread_t workers[MAX_THREADS];
+  pthread_barrier_init(&gate, NULL, threads + 1);
+  for (int i = 0; i < threads; i++) {
+    shares[i] = (struct share){.lines = lines + i * count, .count = count, .sweeps = sweeps};
+    if (pthread_create(&workers[i], NULL, work, &shares[i]) != 0) {
+      fprintf(stderr, "bench_reader: cannot start thread %d\n", i + 1);
+      return 1;
+    }
+  }
+  double fastest = 1e30;
+  for (int i = 0; i < sweeps; i++) {
+    pthread_barrier_wait(&gate);
+    pthread_barrier_wait(&gate);
+    const double now = spent(shares, threads);
+    if (now < fastest) fastest = now;
+  }
+  uint64_t seen = 0;
+  for (int i = 0; i < threads; i++) {
+    pthread_join(workers[i], NULL);
+    seen |= shares[i].seen;
+  }
+  if (seen != 0x0101010101010101u) { /* also keeps the reads from being left out */
+    fprintf(stderr, "bench_reader: read what was not written\n");
+    return 1;
+  }
+  printf("%.0f\n", (double)total / fastest);
+  return 0;
+}
