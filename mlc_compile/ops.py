@@ -28,11 +28,15 @@ Operator and arguments, attributes below, result to the right:
         source, k, eps                       offsets i32[1, m, k/32])
     int8_matmul(codes, scales, offsets, parts of w[n, k] .., residual if any)
         n, scheme, residual                 [1, m, n]
+    round_act(inputs of `source`)           i32[1, m, rounded_words(k)]: bfloat16 of k and k + 16
+        source, k, eps                       of each group of 32
+    bf16_matmul(pairs, parts of w[n, k] .., residual if any)
+        n, k, scheme, residual              [1, m, n]
     int8_gemv(inputs of `source` .., parts .., residual if any)
         source, k, eps, n, scheme, residual, swiglu
                                             [1, 1, n] or [1, 1, n / 2]
 
-A `source` (see SOURCES) is what is computed on the way into quantization, or into the product:
+A `source` (see SOURCES) is what is computed on the way into quantization, rounding or product:
 x is what it makes of its inputs. A residual has the shape of the result: it is added last,
 after `swiglu` too. The operators with `flat` or `rope` are what `mlc.attention` becomes over
 the flat KV cache (artifact.FlatKV), and `qk_norm` what is left of it to do before TVM's paged
@@ -230,6 +234,27 @@ def int8_matmul(acts: Sequence[relax.Expr], parts: Sequence[relax.Expr], w: Matr
     return _call("mlc.int8_matmul", [*acts, *parts], **asdict(w), residual=False)
 
 
+def round_act(inputs: Sequence[relax.Expr], source: Source) -> relax.Call:
+    """`mlc.round_act` of what `source` makes of `inputs`."""
+    assert len(inputs) == SOURCES[source.kind]
+    return _call("mlc.round_act", list(inputs), **source.attrs())
+
+
+def rounded_words(k: int) -> int:
+    """int32 of a row that `mlc.round_act` gives: k / 2 pairs, padded to an odd number of lines.
+
+    A tile reads one cache line of 16 rows at once: so they lie in different sets of a cache.
+    """
+    return GROUP // 2 * (k // GROUP | 1)
+
+
+def bf16_matmul(
+    pairs: relax.Expr, rest: Sequence[relax.Expr], w: Matrix, k: int, *, residual: bool = False
+) -> relax.Call:
+    """`mlc.bf16_matmul`: the result of round_act, the parts of w[n, k], the residual if any."""
+    return _call("mlc.bf16_matmul", [pairs, *rest], **asdict(w), k=k, residual=residual)
+
+
 def with_residual(
     matmul: relax.Call, args: Sequence[relax.Expr], residual: relax.Expr
 ) -> relax.Call:
@@ -380,6 +405,11 @@ def _infer_quantize_act(call: relax.Call, _builder: relax.BlockBuilder) -> relax
     )
 
 
+def _infer_round_act(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
+    outer = shape_of(call.args[0])[:-1]
+    return relax.TensorType([*outer, rounded_words(int(call.attrs["k"]))], "int32")
+
+
 def _infer_rows(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
     outer = shape_of(call.args[0])[:-1]
     return relax.TensorType([*outer, int(call.attrs["n"])], COMPUTE_DTYPE)
@@ -421,6 +451,8 @@ OPERATORS: Final[dict[str, Infer]] = {
     "mlc.quantize_act": _infer_quantize_act,
     "mlc.int8_matmul": _infer_rows,
     "mlc.int8_gemv": _infer_rows_or_swiglu,
+    "mlc.round_act": _infer_round_act,
+    "mlc.bf16_matmul": _infer_rows,
 }
 
 

@@ -2,7 +2,7 @@
 
 import       the model's own operators, weights named
 graph        simplify, join, fuse; then storage: scheme, layout, KV cache; then the weight plan
-activations  int8 where the target multiplies it, with what feeds and follows fused in
+activations  int8 or bfloat16 where the target multiplies it, with what feeds and follows fused in
 kernels      operators to kernels, the rest through TVM's legalization, all scheduled
 memory       calls in destination-passing style, one arena a function
 runtime      what the virtual machine executes
@@ -44,6 +44,7 @@ from mlc_compile.passes.fuse_swiglu_epilogue import FuseSwiGLUEpilogue
 from mlc_compile.passes.lower_flat_kv_cache import LowerFlatKVCache
 from mlc_compile.passes.lower_paged_kv_cache import LowerPagedKVCache, MakeKernels
 from mlc_compile.passes.merge_projections import MergeProjections
+from mlc_compile.passes.multiply_bf16_tiles import MultiplyBF16Tiles
 from mlc_compile.passes.name_weights import NameWeights
 from mlc_compile.passes.plan_memory import PlanMemory
 from mlc_compile.passes.plan_memory import read as read_memory
@@ -228,7 +229,13 @@ def _activations(plan: Plan) -> tuple[Pass, ...]:
         # After FuseQuantizeGemv: only what that makes has the epilogue. SwiGLU is then in its
         # reader's quantization already, and stays there where the matmul cannot take it.
         swiglu,
+        *_tiles(plan),  # last: of the int8 matmuls that are left, with all that they took in
     )
+
+
+def _tiles(plan: Plan) -> tuple[Pass, ...]:
+    """bfloat16 for many rows, if that was decided and the target's CPUs have tiles for it."""
+    return (MultiplyBF16Tiles(),) * (plan.activations == "bfloat16" and plan.target.bf16_tiles)
 
 
 def _narrowing(plan: Plan) -> tuple[Pass, ...]:

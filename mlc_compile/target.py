@@ -16,6 +16,7 @@ import archspec.cpu
 import archspec.cpu.detect
 import msgspec
 
+from mlc_compile.amx import tiles_granted
 from mlc_compile.errors import ConfigError, DamageError, TargetError, listing, near_matches
 
 VARIANT: Final = "+"
@@ -26,17 +27,25 @@ EXTRA_FEATURES: Final = {
     "avx512_vnni": "avx512vnni",
     "avx512_fp16": "avx512fp16",
     "avx_vnni": "avxvnni",
+    "amx_bf16": "amx-bf16",
+    "amx_tile": "amx-tile",
     "asimddp": "dotprod",
+    "i8mm": "i8mm",
 }
 
 # Those that multiply int8 by four and add, best first: what `schedule.kernels.dot` writes with.
 INT8_DOT_FEATURES: Final = ("avx512_vnni", "avx512bw", "avx_vnni", "avx2", "asimddp")
 
+TILES: Final = "amx_"  # how the features of tile registers begin
+
+# Those that multiply tiles of bfloat16: what `schedule.kernels.tiles` writes with.
+BF16_TILE_FEATURES: Final = ("amx_bf16", "amx_tile")
+
 # (platform.system(), instruction set) -> the presets for such a machine, best first.
 HOST_ROWS: Final = {
     ("Linux", "x86_64"): ("cpu-x86-64-v4", "cpu-x86-64-v3", "cpu-x86-64-v2"),
-    ("Linux", "aarch64"): ("cpu-aarch64",),
-    ("Darwin", "aarch64"): ("cpu-apple-m1",),
+    ("Linux", "aarch64"): ("cpu-aarch64-i8mm", "cpu-aarch64"),
+    ("Darwin", "aarch64"): ("cpu-apple-m2", "cpu-apple-m1"),
 }
 
 ARCHS: Final = {"arm64": "aarch64", "amd64": "x86_64"}  # other names of an instruction set
@@ -141,6 +150,11 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             return None
         return next((f for f in INT8_DOT_FEATURES if f in self.requires), None)
 
+    @property
+    def bf16_tiles(self) -> bool:
+        """Whether every CPU of the row multiplies tiles of bfloat16."""
+        return self.device is None and set(BF16_TILE_FEATURES) <= set(self.requires)
+
 
 def target_names() -> tuple[str, ...]:
     """Every name `--target` accepts, this machine first."""
@@ -216,10 +230,13 @@ def cpu_features() -> frozenset[str]:
     """The features of the CPU we run on, as the operating system reports them.
 
     macOS names the chip of an Apple computer and no features: they are those of its model.
+    Tiles that Linux does not let this process use are as good as none.
     """
     found = archspec.cpu.detect.detected_info()
     known = archspec.cpu.TARGETS.get(found.name)
-    return frozenset(found.features or (known.features if known else ()))
+    features = frozenset(found.features or (known.features if known else ()))
+    tiles = frozenset(f for f in features if f.startswith(TILES))
+    return features if not tiles or tiles_granted() else features - tiles
 
 
 @cache

@@ -39,6 +39,7 @@ ACTS = [
     var("scales", 1, N, 2),
     var("offsets", 1, N, 2, dtype="int32"),
 ]
+ROUNDED = var("pairs", 1, N, 48, dtype="int32")
 GAMMA = var("gamma", 64)
 PLAIN, RMS_NORM = ops.Source("plain", 64), ops.Source("rms_norm", 64, 1e-5)
 MATMUL = ops.int8_matmul(ACTS, PARTS, MATRIX)
@@ -86,6 +87,8 @@ CALLS = {
     "quantize_act": (ops.quantize_act([X, var("gamma", 64)], RMS_NORM), QUANTIZED),
     "int8_matmul": (MATMUL, tensor(1, N, 24)),
     "int8_gemv": (ops.int8_gemv([ONE, GAMMAS[0]], PARTS, RMS_NORM, MATMUL), tensor(1, 1, 24)),
+    "round_act": (ops.round_act([X, GAMMA], RMS_NORM), tensor(1, N, 48, dtype="int32")),
+    "bf16_matmul": (ops.bf16_matmul(ROUNDED, PARTS, MATRIX, 64), tensor(1, N, 24)),
 }
 
 
@@ -161,8 +164,9 @@ def test_sizes_that_do_not_agree_are_our_bug(call):
 
 
 def test_a_source_takes_its_own_number_of_inputs():
-    with pytest.raises(AssertionError):
-        ops.quantize_act([X], RMS_NORM)
+    for prepare in (ops.quantize_act, ops.round_act):
+        with pytest.raises(AssertionError):
+            prepare([X], RMS_NORM)
     with pytest.raises(AssertionError):
         ops.with_source(ops.quantized_matmul(X, PARTS, MATRIX), [X], RMS_NORM, PARTS)
 
@@ -172,7 +176,8 @@ def test_attributes_are_read_as_they_were_written():
     assert ops.Weight.of(ops.weight(weight)) == weight
     assert ops.Attention.of(CALLS["flat_step"][0]) == ATTENTION
     assert ops.Source.of(CALLS["int8_gemv"][0]) == RMS_NORM
-    for name in ("quantized_matmul", "quantized_take", "int8_matmul", "int8_gemv"):
+    matrices = "quantized_matmul quantized_take int8_matmul int8_gemv bf16_matmul"
+    for name in matrices.split():
         assert ops.Matrix.of(CALLS[name][0]) == MATRIX
 
 
@@ -185,6 +190,21 @@ def test_a_residual_is_the_last_argument_and_survives_into_gemv():
     gemv = ops.int8_gemv([ONE], matmul.args[3:], PLAIN, matmul)
     assert gemv.attrs["residual"]
     assert gemv.args[-1].same_as(residual)
+
+
+@pytest.mark.parametrize(
+    ("k", "lines"), [(32, 1), (64, 3), (96, 3), (1024, 33), (2048, 65), (3072, 97), (25600, 801)]
+)
+def test_a_rounded_row_is_an_odd_number_of_cache_lines(k, lines):
+    assert ops.rounded_words(k) == 16 * lines
+
+
+def test_a_product_of_tiles_may_have_a_residual():
+    residual = var("residual", 1, N, 24)
+    matmul = ops.bf16_matmul(ROUNDED, [*PARTS, residual], MATRIX, 64, residual=True)
+    assert matmul.attrs["residual"]
+    assert matmul.args[-1].same_as(residual)
+    tvm.ir.assert_structural_equal(inferred(matmul), tensor(1, N, 24))
 
 
 @pytest.mark.parametrize(("m", "one"), [(1, True), (2, False), (N, False)])

@@ -1,16 +1,18 @@
 """INT8 activations in the whole pipeline: who decides, and how many kernels a token costs."""
 
+import dataclasses
 from collections import Counter
 
 import pytest
 
 from mlc_compile import ops
-from mlc_compile.driver.job import Options, choose_activations
+from mlc_compile.driver.job import Options, choose_activations, prompts_in
 from mlc_compile.errors import ConfigError, TargetError
 from mlc_compile.passes.rewrite import bindings_of
+from mlc_compile.pipeline import phases
 from mlc_compile.quant import SCHEMES, has_codes
 from mlc_compile.schedule.kernels.dot import DOTS
-from mlc_compile.target import find_target
+from mlc_compile.target import BF16_TILE_FEATURES, find_target
 
 INT4 = [name for name, scheme in SCHEMES.items() if has_codes(scheme)]
 FLOAT = [name for name, scheme in SCHEMES.items() if not has_codes(scheme)]
@@ -20,22 +22,41 @@ DEFAULTS = {
     "cpu-x86-64-v2": "float32",
     "cpu-x86-64-v3": "int8",
     "cpu-x86-64-v4": "int8",
-    "cpu-sapphirerapids": "int8",
+    "cpu-sapphirerapids": "bfloat16",
     "cpu-aarch64": "float32",
     "cpu-aarch64-dotprod": "int8",
+    "cpu-aarch64-i8mm": "int8",
 }
 
 
 @pytest.mark.parametrize("target", DEFAULTS)
 @pytest.mark.parametrize("scheme", INT4)
-def test_int4_takes_int8_activations_where_the_target_multiplies_them(target, scheme):
+def test_int4_is_multiplied_by_the_fastest_that_the_target_has(target, scheme):
     assert choose_activations(find_target(target), scheme, Options()) == DEFAULTS[target]
 
 
-@pytest.mark.parametrize("asked", ["int8", "float32"])
-def test_what_is_asked_for_is_done(asked):
+@pytest.mark.parametrize(
+    ("target", "asked"),
+    [
+        ("cpu-x86-64-v3", "int8"),
+        ("cpu-x86-64-v3", "float32"),
+        ("cpu-sapphirerapids", "bfloat16"),
+        ("cpu-sapphirerapids", "int8"),
+        ("cpu-sapphirerapids", "float32"),
+        ("cpu-x86-64-v3+v4+sapphirerapids", "bfloat16"),
+    ],
+)
+def test_what_is_asked_for_is_done(target, asked):
     options = Options(activations=asked)
-    assert choose_activations(find_target("cpu-x86-64-v3"), "q4f16_1", options) == asked
+    assert choose_activations(find_target(target), "q4f16_1", options) == asked
+
+
+def test_of_several_libraries_those_with_tiles_use_them():
+    target = find_target("cpu-x86-64-v3+v4+sapphirerapids")
+    chosen = choose_activations(target, "q4f16_1", Options())
+    assert chosen == "bfloat16"
+    assert [prompts_in(row, chosen) for row in target.libraries] == [None, None, "bfloat16"]
+    assert not any(prompts_in(row, "int8") for row in target.libraries)
 
 
 @pytest.mark.parametrize("scheme", FLOAT)
@@ -45,10 +66,11 @@ def test_unquantized_weights_take_float_activations(scheme, asked):
     assert choose_activations(find_target("cpu-x86-64-v4"), scheme, options) == "float32"
 
 
+@pytest.mark.parametrize("asked", ["int8", "bfloat16"])
 @pytest.mark.parametrize("scheme", FLOAT)
-def test_int8_with_unquantized_weights_is_refused(scheme):
-    with pytest.raises(ConfigError, match=f"scheme {scheme} has no integers") as error:
-        choose_activations(find_target("cpu-x86-64-v4"), scheme, Options(activations="int8"))
+def test_integers_with_unquantized_weights_are_refused(scheme, asked):
+    with pytest.raises(ConfigError, match=f"scheme {scheme} has no integers .* {asked}") as error:
+        choose_activations(find_target("cpu-sapphirerapids"), scheme, Options(activations=asked))
     assert error.value.exit_code == 2
     assert "--activations float32" in error.value.hint
 
@@ -61,12 +83,20 @@ def test_int8_without_an_instruction_for_it_is_refused_by_what_is_missing(target
     assert all(dot.feature in str(error.value) for dot in DOTS)
 
 
+@pytest.mark.parametrize("target", ["cpu-x86-64-v4", "cpu-aarch64-i8mm", "cpu-x86-64-v3+v4"])
+def test_bfloat16_without_tiles_is_refused_by_what_is_missing(target):
+    with pytest.raises(TargetError, match="has no tiles of bfloat16") as error:
+        choose_activations(find_target(target), "q4f16_1", Options(activations="bfloat16"))
+    assert error.value.exit_code == 4
+    assert all(feature in str(error.value) for feature in BF16_TILE_FEATURES)
+
+
 @pytest.fixture
 def kernels(nano_after):
     """`kernels("decode", "cpu-x86-64-v3", "q4f16_1")`: kernel, without its number -> calls."""
 
-    def count(function, target, scheme):
-        values = bindings_of(nano_after("kernels", target, scheme)[function]).values()
+    def count(function, target, scheme, **choices):
+        values = bindings_of(nano_after("kernels", target, scheme, **choices)[function]).values()
         return Counter(
             str(value.args[0].name_hint).rstrip("0123456789")
             for value in values
@@ -76,7 +106,16 @@ def kernels(nano_after):
     return count
 
 
-@pytest.mark.parametrize("target", ["cpu-x86-64-v3", "cpu-x86-64-v4", "cpu-aarch64-dotprod"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        "cpu-x86-64-v3",
+        "cpu-x86-64-v4",
+        "cpu-sapphirerapids",
+        "cpu-aarch64-dotprod",
+        "cpu-aarch64-i8mm",
+    ],
+)
 @pytest.mark.parametrize("scheme", INT4)
 def test_a_decoded_token_costs_five_launches_a_layer(kernels, target, scheme):
     got = kernels("decode", target, scheme)
@@ -110,13 +149,39 @@ def test_swiglu_ends_gate_and_up_or_begins_down(nano_after, disabled):
     assert (sum(ends), sum(begins)) == ((0, LAYERS) if disabled else (LAYERS, 0))
 
 
-def test_a_prefilled_chunk_costs_ten_launches_a_layer(kernels):
-    assert kernels("prefill", "cpu-x86-64-v3", "q4f16_1") == {
+@pytest.mark.parametrize(
+    ("target", "gemm"),
+    [
+        ("cpu-x86-64-v3", "int8_gemm"),
+        ("cpu-aarch64-dotprod", "int8_gemm"),
+        ("cpu-aarch64-i8mm", "int8_gemm_pairs"),
+    ],
+)
+def test_a_prefilled_chunk_costs_ten_launches_a_layer(kernels, target, gemm):
+    assert kernels("prefill", target, "q4f16_1") == {
         "quantize_act": 4 * LAYERS,  # the norms and SwiGLU are in them
-        "int8_gemm": 4 * LAYERS,  # and the residuals in these
+        gemm: 4 * LAYERS,  # and the residuals in these
         "flat_append": LAYERS,
         "flat_attend": LAYERS,
         "rope_angles": 1,
         "last_position": 1,
         "int8_gemv": 1,  # the head, for one token
     }
+
+
+@pytest.mark.parametrize(
+    ("asked", "prepare", "multiply"),
+    [(None, "round_act", "bf16_gemm"), ("int8", "quantize_act", "int8_gemm")],
+)
+def test_tiles_multiply_a_prompt_but_not_one_row(kernels, asked, prepare, multiply):
+    got = kernels("prefill", "cpu-sapphirerapids", "q4f16_1", activations=asked)
+    assert got[prepare] == got[multiply] == 4 * LAYERS
+    assert got["int8_gemv"] == 1  # the head
+    assert got.total() == 10 * LAYERS + 3
+
+
+def test_a_library_without_tiles_is_as_without_the_choice(nano_plan):
+    _, plan = nano_plan("cpu-x86-64-v4", "q4f16_1")
+    chosen = dataclasses.replace(plan, activations="bfloat16")
+    one, other = ([p.info.name for x in phases(y) for p in x.passes] for y in (plan, chosen))
+    assert one == other

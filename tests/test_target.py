@@ -11,6 +11,7 @@ from mlc_compile import target as module
 from mlc_compile.errors import ConfigError, DamageError, TargetError
 from mlc_compile.layout import LAYOUTS
 from mlc_compile.target import (
+    BF16_TILE_FEATURES,
     EXTRA_FEATURES,
     HOST,
     INT8_DOT_FEATURES,
@@ -104,6 +105,13 @@ def test_extras_are_required_and_told_to_llvm(machine):
     assert set(row.requires) == V4 | {"avx512_vnni", "avx512_fp16"}
 
 
+def test_tiles_are_extras_as_a_pair(machine):
+    row = machine(V4 | {"amx_bf16", "amx_tile", "amx_int8"})
+    assert row.bf16_tiles
+    assert set(row.mattr) == {"amx-bf16", "amx-tile"}
+    assert not machine(V4 | {"amx_tile"}).bf16_tiles
+
+
 def test_a_machine_below_the_oldest_level_is_refused(machine):
     with pytest.raises(TargetError, match=r"below cpu-x86-64-v2, .* it lacks cx16") as error:
         machine({"sse", "sse2"})
@@ -116,10 +124,32 @@ def test_an_arm_machine_is_the_arm_preset(machine):
     assert set(row.mattr) == {"neon", "dotprod"}
 
 
+def test_an_arm_machine_that_multiplies_matrices_says_so(machine):
+    preset = find_target("cpu-aarch64-i8mm")
+    row = machine({*preset.requires, "svei8mm"}, "aarch64")
+    assert (row.mcpu, row.mattr, set(row.requires)) == (
+        preset.mcpu,
+        preset.mattr,
+        set(preset.requires),
+    )
+
+
+def test_one_that_hides_another_feature_still_does(machine):
+    row = machine({"asimd", "asimddp", "i8mm"}, "aarch64")
+    assert (row.mcpu, row.requires) == ("generic", ("asimd", "asimddp", "i8mm"))
+    assert set(row.mattr) == {"neon", "dotprod", "i8mm"}
+
+
 def test_a_mac_with_an_apple_chip_is_the_mac_preset(machine):
     row = machine({"asimd", "asimddp"}, "arm64", "Darwin")
     assert (row.name, row.system, row.library) == (HOST, "macos", "lib.dylib")
     assert row.int8_dot == "asimddp"
+
+
+@pytest.mark.parametrize(("more", "chip"), [((), "apple-m1"), (("i8mm",), "apple-m2")])
+def test_a_mac_is_compiled_for_as_its_chip_allows(machine, more, chip):
+    row = machine({"asimd", "asimddp", *more}, "arm64", "Darwin")
+    assert (row.mcpu, set(row.requires)) == (chip, {"asimd", "asimddp", *more})
 
 
 @pytest.mark.parametrize(
@@ -138,6 +168,13 @@ def test_a_mac_names_its_chip_and_its_features_follow(monkeypatch):
     monkeypatch.setattr(archspec.cpu.detect, "detected_info", lambda: chip)
     assert missing_features(find_target("cpu-apple-m1").requires) == ()
     assert "i8mm" not in cpu_features()
+
+
+@pytest.mark.parametrize("name", ["m2", "m3", "m4"])
+def test_a_later_chip_of_a_mac_multiplies_matrices(monkeypatch, name):
+    chip = archspec.cpu.detect.partial_uarch(name=name, vendor="Apple")
+    monkeypatch.setattr(archspec.cpu.detect, "detected_info", lambda: chip)
+    assert missing_features(find_target("cpu-apple-m2").requires) == ()
 
 
 def test_this_machine_has_what_its_own_target_requires():
@@ -214,7 +251,7 @@ def test_an_installation_without_presets_is_damaged(presets):
 
 def test_feature_names_are_those_of_the_kernel():
     known = {f for t in archspec.cpu.TARGETS.values() for f in t.features}
-    assert {*EXTRA_FEATURES, *INT8_DOT_FEATURES} <= known
+    assert {*EXTRA_FEATURES, *INT8_DOT_FEATURES, *BF16_TILE_FEATURES} <= known
 
 
 def test_a_row_survives_json():
@@ -236,6 +273,26 @@ def test_variants_are_ordered_by_what_they_require_however_typed(name):
         f"lib-cpu-x86-64-v{level}.so" for level in (2, 3, 4)
     ]
     assert set(target.requires) == V2
+
+
+def test_tiles_are_a_variant_of_their_own():
+    target = find_target("cpu-sapphirerapids+x86-64-v3+v4")
+    assert [row.bf16_tiles for row in target.libraries] == [False, False, True]
+    assert not target.bf16_tiles
+    assert [name for name in PRESETS if find_target(name).bf16_tiles] == ["cpu-sapphirerapids"]
+
+
+def test_variants_of_macs_are_one_artifact():
+    rows = find_target("cpu-apple-m1+m2").libraries
+    assert [row.library for row in rows] == ["lib-cpu-apple-m1.dylib", "lib-cpu-apple-m2.dylib"]
+
+
+@pytest.mark.parametrize(
+    "name", ["cpu-aarch64+dotprod+i8mm", "cpu-aarch64-i8mm+dotprod+cpu-aarch64"]
+)
+def test_variants_of_arm_are_ordered_alike(name):
+    rows = find_target(name).libraries
+    assert [row.name for row in rows] == ["cpu-aarch64", "cpu-aarch64-dotprod", "cpu-aarch64-i8mm"]
 
 
 def test_a_variant_s_library_keeps_the_system_s_suffix(presets):
@@ -279,6 +336,7 @@ def test_variants_that_cannot_be_are_refused(name, told):
         ("cpu-sapphirerapids", "avx512_vnni"),
         ("cpu-aarch64", None),
         ("cpu-aarch64-dotprod", "asimddp"),
+        ("cpu-aarch64-i8mm", "asimddp"),
         ("cpu-apple-m1", "asimddp"),
     ],
 )

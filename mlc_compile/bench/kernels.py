@@ -25,6 +25,9 @@ from mlc_compile.errors import ConfigError
 from mlc_compile.progress import Progress
 
 WORKER: Final = "mlc_compile.bench.kernel_worker"
+# By how a kernel's name begins: what it multiplies integer weights by, where it is not what the
+# manifest says.
+ARITHMETIC: Final[dict[str, Activations]] = {"bf16_gemm": "bfloat16"}
 NOISY: Final = 1.3  # watched and unwatched further apart than this: the machine was not calm
 
 
@@ -164,6 +167,7 @@ def _timed(
 ) -> KernelTime:
     rate = _per_second(kernel.nbytes, kernel.seconds)
     multiplies = kernel.multiply_adds > 0
+    own = next((a for name, a in ARITHMETIC.items() if kernel.name.startswith(name)), arithmetic)
     return KernelTime(
         name=kernel.name,
         weights=kernel.weights,
@@ -173,7 +177,7 @@ def _timed(
         nbytes=kernel.nbytes,
         bytes_s=rate,
         bandwidth_share=None if rate is None else rate / bandwidth,
-        arithmetic=(arithmetic if kernel.integers else "float32") if multiplies else None,
+        arithmetic=(own if kernel.integers else "float32") if multiplies else None,
         ops_s=_per_second(2 * kernel.multiply_adds, kernel.seconds) if multiplies else None,
     )
 

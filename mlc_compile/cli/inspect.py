@@ -127,7 +127,9 @@ def _facts(manifest: "Manifest") -> list[str]:
     }
     loads = _loading_here(m)
     libraries = [
-        f"{'library':<12}{library.path}, requires {listing(library.requires, 40) or 'nothing'}"
+        f"{'library':<12}{library.path}, "
+        + (f"prompts in {library.prompts}, " if library.prompts else "")
+        + f"requires {listing(library.requires, 40) or 'nothing'}"
         + (", loads here" if library is loads else "")
         for library in m.libraries
     ]

@@ -78,6 +78,12 @@ PASSES: Final[dict[str, About]] = {  # in the order of pipeline.py
     "FuseSwiGLUEpilogue": About(
         "activations", "SwiGLU while a matmul's sums are in registers, on CPUs of one row"
     ),
+    "MultiplyBF16Tiles": About(
+        "activations",
+        "bfloat16 for many rows where the CPU has tiles for it",
+        "it changes values: use --activations int8",
+        where="CPU",
+    ),
     "LowerOperators": About(
         "kernels", "operators become the target's kernels", "only kernels can be compiled"
     ),

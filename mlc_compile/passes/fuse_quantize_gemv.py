@@ -17,7 +17,7 @@ from tvm.relax.expr_functor import mutator
 
 from mlc_compile import ops
 from mlc_compile.passes import cost, events
-from mlc_compile.passes.rewrite import Fuser, call_of, fuse_functions
+from mlc_compile.passes.rewrite import Bindings, Fuser, call_of, fuse_functions
 from mlc_compile.target import Target
 
 MATMUL: Final = "mlc.int8_matmul"
@@ -55,7 +55,7 @@ class _Fuser(Fuser):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         if not ops.is_call(call, MATMUL):
             return super().visit_call_(call)
-        quantize = self._quantization_of(call)
+        quantize = quantization_of(call, self.bindings)
         if quantize is None:
             return self._stays(call, "its activations are not the results of one quantization")
         if any(self.uses[a] != 1 for a in call.args[:3]):
@@ -81,12 +81,13 @@ class _Fuser(Fuser):
         self.refused(MATMUL, reason)
         return super().visit_call_(matmul)
 
-    def _quantization_of(self, matmul: relax.Call) -> relax.Call | None:
-        """The call whose three results the matmul multiplies by."""
-        items = [call_of(a, self.bindings) for a in matmul.args[:3]]
-        if not all(isinstance(i, relax.TupleGetItem) for i in items):
-            return None
-        if [i.index for i in items] != [0, 1, 2] or len({i.tuple_value for i in items}) != 1:
-            return None
-        quantize = call_of(items[0].tuple_value, self.bindings)
-        return quantize if ops.is_call(quantize, "mlc.quantize_act") else None
+
+def quantization_of(matmul: relax.Call, bindings: Bindings) -> relax.Call | None:
+    """The call whose three results a `mlc.int8_matmul` multiplies by."""
+    items = [call_of(a, bindings) for a in matmul.args[:3]]
+    if not all(isinstance(i, relax.TupleGetItem) for i in items):
+        return None
+    if [i.index for i in items] != [0, 1, 2] or len({i.tuple_value for i in items}) != 1:
+        return None
+    quantize = call_of(items[0].tuple_value, bindings)
+    return quantize if ops.is_call(quantize, "mlc.quantize_act") else None

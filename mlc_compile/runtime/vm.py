@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from mlc_compile.amx import tiles_granted
 from mlc_compile.artifact import PACKED_WEIGHTS, Manifest
 from mlc_compile.errors import ConfigError, DamageError
 from mlc_compile.runtime.cache import aligned_zeros
@@ -44,6 +45,7 @@ def start_tvm(threads: int | None = None) -> int:
     Returns the threads it runs with, which cannot change in a process that has already
     imported TVM: ConfigError if `threads` asks for another number, or for more than there are.
     """
+    tiles_granted()  # asked by each process that may load a library, needed or not
     fresh = "tvm" not in sys.modules
     if fresh:
         require_threads(threads)

@@ -1,22 +1,24 @@
 """The rules of CPU targets: which kernel family runs each `mlc.*` operator."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 from tvm import relax
 
 from mlc_compile import ops
-from mlc_compile.artifact import FlatKV
+from mlc_compile.artifact import FlatKV, KVDtype
 from mlc_compile.schedule import families
 from mlc_compile.schedule.kernels import (
     activation,
     attention,
+    bf16_gemm,
     embedding,
     norm,
     quantize,
     rope,
 )
 from mlc_compile.schedule.kernels.dot import DotProduct, dot_for
+from mlc_compile.schedule.kernels.tiles import unit_for
 from mlc_compile.schedule.kernels.weights import Int4, codec_of
 from mlc_compile.schedule.rule import Kernel, Rule, plain, rows_of
 from mlc_compile.target import Target
@@ -60,7 +62,7 @@ def _rope_angles(call: relax.Call, _target: Target) -> Kernel:
 def _flat_append(call: relax.Call, _target: Target) -> Kernel:
     a = ops.Attention.of(call)
     qkv, *_, k_pages, _v, _table, _length = call.args
-    func = attention.append(a, _cache(k_pages), rows_of(qkv))
+    func = attention.append(a, _cache(k_pages, a), rows_of(qkv))
     args = [*call.args, relax.prim_value(a.layer)]
     return Kernel("flat_append", func, args, list(call.ty.fields), inplace=(-1, 4, 5))
 
@@ -68,13 +70,13 @@ def _flat_append(call: relax.Call, _target: Target) -> Kernel:
 def _flat_attend(call: relax.Call, target: Target) -> Kernel:
     a = ops.Attention.of(call)
     q, k_pages, *_ = call.args
-    func = families.attend_family(a, _cache(k_pages), target, rows_of(q))
+    func = families.attend_family(a, _cache(k_pages, a), target, rows_of(q))
     return Kernel("flat_attend", func, [*call.args, relax.prim_value(a.layer)], [call.ty])
 
 
 def _flat_step(call: relax.Call, target: Target) -> Kernel:
     a = ops.Attention.of(call)
-    func = families.step_family(a, _cache(call.args[4]), target)
+    func = families.step_family(a, _cache(call.args[4], a), target)
     args = [*call.args, relax.prim_value(a.layer)]
     return Kernel("flat_step", func, args, list(call.ty.fields), inplace=(-1, 4, 5))
 
@@ -87,7 +89,11 @@ def _quantize_act(call: relax.Call, _target: Target) -> Kernel:
 def _int8_matmul(call: relax.Call, target: Target) -> Kernel:
     k = int(ops.shape_of(call.args[0])[-1]) * 4  # four codes an int32
     w, residual = ops.Matrix.of(call), bool(call.attrs["residual"])
-    func = families.int8_gemm_family(_int4(w, k), w.n, _dot(target), target, residual=residual)
+    codec = _int4(w, k)
+    for feature, name, family in GEMMS:
+        if feature in target.requires:
+            return plain(name, family(codec, w.n, target, residual=residual), call)
+    func = families.int8_gemm_family(codec, w.n, _dot(target), target, residual=residual)
     return plain("int8_gemm", func, call)
 
 
@@ -99,6 +105,21 @@ def _int8_gemv(call: relax.Call, target: Target) -> Kernel:
     return plain("int8_gemv", func, call)
 
 
+def _round_act(call: relax.Call, _target: Target) -> Kernel:
+    return plain("round_act", bf16_gemm.round_rows(_feed(call)), call)
+
+
+def _bf16_matmul(call: relax.Call, target: Target) -> Kernel:
+    w, k, residual = ops.Matrix.of(call), int(call.attrs["k"]), bool(call.attrs["residual"])
+    unit = unit_for(target)
+    assert unit is not None, "MultiplyBF16Tiles runs only for targets with tiles"
+    func = families.bf16_gemm_family(_int4(w, k), w.n, unit, target, residual=residual)
+    return plain("bf16_gemm", func, call)
+
+
+# What multiplies many rows faster than a dot product, best first: CPU feature, name, family.
+GEMMS: Final = (("i8mm", "int8_gemm_pairs", families.int8_gemm_pairs_family),)
+
 # By ops.Source.kind: of the norm that a float32 product begins with, if it does.
 EPSILONS: Final[dict[str, Callable[[float], float | None]]] = {
     "plain": lambda _eps: None,
@@ -109,6 +130,8 @@ RULES: Final[dict[str, Rule]] = {
     "mlc.quantize_act": _quantize_act,
     "mlc.int8_matmul": _int8_matmul,
     "mlc.int8_gemv": _int8_gemv,
+    "mlc.round_act": _round_act,
+    "mlc.bf16_matmul": _bf16_matmul,
     "mlc.quantized_matmul": _matmul,
     "mlc.quantized_take": _take,
     "mlc.swiglu": _swiglu,
@@ -137,12 +160,12 @@ def _dot(target: Target) -> DotProduct:
     return dot
 
 
-def _cache(k_pages: relax.Expr) -> FlatKV:
-    layers, _pages, kv_heads, head_dim, page = ops.shape_of(k_pages)
+def _cache(k_pages: relax.Expr, a: ops.Attention) -> FlatKV:
+    layers, _pages, kv_heads, _rows, page = ops.shape_of(k_pages)
     return FlatKV(
         layers=int(layers),
         kv_heads=int(kv_heads),
-        head_dim=int(head_dim),
+        head_dim=a.d,
         page=int(page),
-        dtype=k_pages.ty.dtype,
+        dtype=cast("KVDtype", str(k_pages.ty.dtype)),
     )

@@ -8,16 +8,36 @@ from mlc_compile.layout import GROUP, ROWS
 from mlc_compile.ops import SOURCES, Attention, Source
 from mlc_compile.records import Workload
 from mlc_compile.schedule.family import Family
-from mlc_compile.schedule.kernels import attention, int8, int8_gemm, matmul, peak, quantize
-from mlc_compile.schedule.kernels.dot import DotProduct, dot_for
+from mlc_compile.schedule.kernels import (
+    attention,
+    bf16_gemm,
+    int8,
+    int8_gemm,
+    int8_gemm_pairs,
+    matmul,
+    peak,
+    quantize,
+)
+from mlc_compile.schedule.kernels.dot import DotProduct, fastest_for
+from mlc_compile.schedule.kernels.tiles import PRODUCTS as TILE_PRODUCTS
+from mlc_compile.schedule.kernels.tiles import TileUnit
 from mlc_compile.schedule.kernels.vector import LANES
 from mlc_compile.schedule.kernels.weights import Codec, Dense, Int4
-from mlc_compile.schedule.operand import DENSE, INPUT, PACKED, RESULT, STATE, Operand, Values
+from mlc_compile.schedule.operand import (
+    DENSE,
+    INPUT,
+    KEYS,
+    PACKED,
+    RESULT,
+    VALUES,
+    Operand,
+    Values,
+)
 from mlc_compile.schedule.space import Space
 from mlc_compile.target import Target
 
 ACTS: Final = (Operand("codes"), Operand("positive"), Operand("offsets"))
-PAGES: Final = (STATE, STATE, Operand("pages"), Operand("length"))
+PAGES: Final = (KEYS, VALUES, Operand("pages"), Operand("length"))
 LAYER: Final = Operand("layer")
 
 Operations = Callable[[int, int], int]
@@ -46,6 +66,62 @@ def int8_gemm_family(
         derived=derived,
         operations=_of_product(n, codec.k),
         arithmetic="int8",
+    )
+
+
+def int8_gemm_pairs_family(
+    codec: Int4, n: int, target: Target, *, residual: bool
+) -> Family[int8_gemm_pairs.Tile]:
+    """`int8_gemm_pairs.gemm`, for any number of rows."""
+
+    def derived(tile: int8_gemm_pairs.Tile) -> Mapping[str, float]:
+        return {
+            "sums": tile.pairs * (tile.columns + tile.turn),
+            "panel_bytes": codec.k * (ROWS + 4) * tile.blocks / tile.parts,
+            "tasks": codec.blocks / tile.blocks,
+            "loads_per_product": 1 / tile.pairs + 1 / tile.columns,
+        }
+
+    return Family(
+        workload=Workload.of(
+            "cpu.int8_gemm_pairs",
+            n=n,
+            k=codec.k,
+            scales=str(codec.scale_dtype),
+            residual=int(residual),
+        ),
+        space=int8_gemm_pairs.Tile.space(target, codec),
+        build=lambda tile: int8_gemm_pairs.gemm(codec, n, tile, residual=residual),
+        operands=(*ACTS, PACKED, *[INPUT] * residual, RESULT),
+        derived=derived,
+        operations=_of_product(n, codec.k),
+        arithmetic="int8",
+    )
+
+
+def bf16_gemm_family(
+    codec: Int4, n: int, unit: TileUnit, target: Target, *, residual: bool
+) -> Family[bf16_gemm.Tile]:
+    """`bf16_gemm.gemm`, for any number of rows."""
+
+    def derived(tile: bf16_gemm.Tile) -> Mapping[str, float]:
+        return {
+            "sums": tile.m * tile.blocks,
+            "panel_bytes": tile.panel_bytes(codec.k),
+            "tasks": codec.blocks / tile.blocks / tile.strips,
+            "loads_per_product": 1 / tile.m + 1 / tile.blocks,
+        }
+
+    return Family(
+        workload=Workload.of(
+            "cpu.bf16_gemm", n=n, k=codec.k, scales=str(codec.scale_dtype), residual=int(residual)
+        ),
+        space=bf16_gemm.Tile.space(target, codec, n),
+        build=lambda tile: bf16_gemm.gemm(codec, n, unit, tile, residual=residual),
+        operands=(Operand("pairs"), PACKED, *[INPUT] * residual, RESULT),
+        derived=derived,
+        operations=_of_product(n, codec.k),
+        arithmetic="bfloat16",
     )
 
 
@@ -156,9 +232,9 @@ def _operands(codec: Codec, eps: float | None, residual: bool) -> tuple[Operand,
 
 def peak_family(tile: peak.Sums, target: Target, arithmetic: Activations) -> Family[peak.Sums]:
     """`peak.peak`: of integers only where the target has a dot product."""
-    dot = dot_for(target) if arithmetic == "int8" else None
+    dot = fastest_for(target) if arithmetic == "int8" else None
     values: Values = "normal" if dot is None else "codes"
-    each = 1 if dot is None else 4
+    each = 1 if dot is None else dot.depth
     return Family(
         workload=Workload.of("cpu.peak", rows=tile.rows, blocks=tile.blocks, of=arithmetic),
         space=Space(tile, {}),
@@ -169,16 +245,29 @@ def peak_family(tile: peak.Sums, target: Target, arithmetic: Activations) -> Fam
     )
 
 
+def tile_peak_family(unit: TileUnit) -> Family[peak.Sums]:
+    """`peak.tile_peak`."""
+    tile = peak.OF_TILES
+    return Family(
+        workload=Workload.of("cpu.peak", rows=tile.rows, blocks=tile.blocks, of="bfloat16"),
+        space=Space(tile, {}),
+        build=lambda point: peak.tile_peak(point, unit),
+        operands=(Operand("pairs"), Operand("pairs"), RESULT),
+        operations=lambda _tokens, _before: 2 * TILE_PRODUCTS * tile.products,
+        arithmetic="bfloat16",
+    )
+
+
 def attend_family(
     a: Attention, kv: FlatKV, target: Target, rows: int | None
 ) -> Family[attention.Tile]:
     """`attention.attend`, for one row or any number."""
     return Family(
         workload=_attention("cpu.flat_attend", a, kv, rows=rows or 0),
-        space=attention.Tile.space(a, target, rows),
+        space=attention.Tile.space(a, kv, target, rows),
         build=lambda tile: attention.attend(a, kv, target, rows, tile),
         operands=(INPUT, *PAGES, LAYER, RESULT),
-        derived=lambda tile: {"members": tile.members, "sums": tile.members * tile.vectors},
+        derived=_of_tile,
         operations=_of_attention(a),
     )
 
@@ -187,15 +276,23 @@ def step_family(a: Attention, kv: FlatKV, target: Target) -> Family[attention.Ti
     """`attention.step`: one token."""
     return Family(
         workload=_attention("cpu.flat_step", a, kv),
-        space=attention.Tile.space(a, target, 1),
+        space=attention.Tile.space(a, kv, target, 1),
         build=lambda tile: attention.step(a, kv, target, tile),
         operands=(*[INPUT] * 4, *PAGES, LAYER, RESULT),
-        derived=lambda tile: {"members": tile.members, "sums": tile.members * tile.vectors},
+        derived=_of_tile,
         operations=_of_attention(a),
     )
 
 
+def _of_tile(tile: attention.Tile) -> Mapping[str, float]:
+    return {
+        "members": tile.members,
+        "scores": tile.members * tile.chunks * tile.chains,
+        "sums": tile.members * tile.vectors,
+        "loads_per_score": 1 / tile.members + 1 / tile.chunks,
+        "loads_per_sum": 1 / tile.members + 1 / tile.vectors,
+    }
+
+
 def _attention(family: str, a: Attention, kv: FlatKV, **facts: int) -> Workload:
-    return Workload.of(
-        family, h_q=a.h_q, h_kv=a.h_kv, d=a.d, page=kv.page, cache=str(kv.dtype), **facts
-    )
+    return Workload.of(family, h_q=a.h_q, h_kv=a.h_kv, d=a.d, page=kv.page, cache=kv.dtype, **facts)

@@ -18,9 +18,10 @@ from tvm.ir import Op
 from mlc_compile.artifact import Activations, Limits
 from mlc_compile.passes.rewrite import bindings_of, relax_functions
 from mlc_compile.pipeline import VIEWS, Plan, phases
-from mlc_compile.schedule.families import peak_family
+from mlc_compile.schedule.families import peak_family, tile_peak_family
 from mlc_compile.schedule.family import Family
-from mlc_compile.schedule.kernels.peak import TILES
+from mlc_compile.schedule.kernels.peak import OF_TILES, TILES
+from mlc_compile.schedule.kernels.tiles import unit_for
 from mlc_compile.schedule.lower_operators import RULES
 from mlc_compile.target import Target
 from mlc_compile.tune.events import TaskRow, Untunable
@@ -108,18 +109,20 @@ def read_tasks(mod: IRModule, plan: Plan) -> Tasks:
 def peaks_of(target: Target) -> tuple[Task, ...]:
     """Kernels that do nothing but multiply, in each arithmetic that the target's have."""
     kinds: tuple[Activations, ...] = ("int8", "float32") if target.int8_dot else ("float32",)
+    families = [(tile, peak_family(tile, target, kind)) for kind, tile in product(kinds, TILES)]
+    unit = unit_for(target)
+    if unit is not None:
+        families.append((OF_TILES, tile_peak_family(unit)))
     made = []
-    for kind, tile in product(kinds, TILES):
-        family = peak_family(tile, target, kind)
+    for tile, family in families:
         call = situation(family.build(tile), family.operands, {})
         made.append(Task(name_of(family), family, (call,)))
     return tuple(made)
 
 
 def name_of(family: Family[Any]) -> str:
-    """`cpu.int8_gemm n=6144 k=1024`: the family and its facts that are not zero."""
-    facts = sorted(family.workload.facts, key=lambda fact: (isinstance(fact[1], str), fact[0]))
-    return " ".join([family.workload.family, *(f"{k}={v}" for k, v in facts if v)])
+    """Its workload's title: no two tasks have the same."""
+    return family.workload.title
 
 
 def situations_of(family: Family[Any], plan: Plan) -> tuple[Situation, ...]:

@@ -22,6 +22,11 @@ REFUSED = {
         4,
         "has no int8 dot product",
     ),
+    "no tiles": (
+        ["--target", "cpu-x86-64-v4", "--activations", "bfloat16"],
+        4,
+        "has no tiles of bfloat16",
+    ),
     "an unknown type": (["--activations", "int9"], 2, "no activation type 'int9'"),
 }
 
@@ -49,3 +54,24 @@ def test_the_manifest_says_what_was_chosen(cli, model, tmp_path, options, expect
     assert ran.code == 0, ran.err
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["activations"] == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "prompts"),
+    [
+        ([], "bfloat16"),
+        (["--activations", "bfloat16"], "bfloat16"),
+        (["--activations", "int8"], None),
+    ],
+)
+def test_a_library_with_tiles_says_what_it_multiplies_prompts_in(
+    cli, model, tmp_path, options, prompts
+):
+    out = tmp_path / "out"
+    ran = cli("compile", model, "-o", out, "--target", "cpu-sapphirerapids", *options)
+    assert ran.code == 0, ran.err
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["activations"] == "int8"
+    assert [one["prompts"] for one in manifest["libraries"]] == [prompts]
+    told = cli("inspect", out).out
+    assert ("lib.so, prompts in bfloat16, requires" in told) is (prompts is not None)

@@ -64,7 +64,10 @@ def test_the_help_lists_what_the_tables_hold() -> None:
 
 @pytest.mark.parametrize(
     ("options", "hint"),
-    [((None, "int4"), "one of int8, float32"), (("float8", None), "one of float16, float32")],
+    [
+        ((None, "int4"), "one of float32, int8, bfloat16"),
+        (("float8", None), "one of float16, float32, int8"),
+    ],
 )
 def test_every_choice_is_in_the_hint(options: tuple[str | None, str | None], hint: str) -> None:
     with pytest.raises(ConfigError) as e:

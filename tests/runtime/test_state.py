@@ -16,9 +16,13 @@ import sys
 from pathlib import Path
 import msgspec
 from mlc_compile.driver.build import build
+from mlc_compile.driver.job import Options
 from mlc_compile.target import host_target
 row = msgspec.structs.replace(host_target(), name="cpu-paged", kv="tvm_paged")
-print(build(Path(sys.argv[1]), (row,), "q4f32_1", Path(sys.argv[2])).artifacts[0].directory)
+# One arithmetic: with tiles a prompt would be multiplied in bfloat16, a token in int8.
+options = Options(activations="int8" if row.bf16_tiles else None)
+made = build(Path(sys.argv[1]), (row,), "q4f32_1", Path(sys.argv[2]), options)
+print(made.artifacts[0].directory)
 """
 PROMPT = [5, 17, 3, 99, 250, 7, 7, 41, 12, 60, 1, 8, 300, 2, 45, 90, 33, 21, 4, 11]
 

@@ -18,6 +18,8 @@ from mlc_compile.schedule.kernels.weights import codec_of
 from mlc_compile.target import find_target
 from mlc_compile.tune.inputs import fill, situation
 
+from .kernels.emulated_tiles import EmulatedTiles
+
 HERE = find_target("cpu")
 EPS = np.finfo(np.float32).eps
 LAYER = 1
@@ -27,6 +29,11 @@ AT_RANDOM = 3  # points, beside those that move one knob alone
 def gemm(n, k, residual):
     codec = codec_of("q4f16_1", n, k)
     return families.int8_gemm_family(codec, n, dot_for(HERE), HERE, residual=residual)
+
+
+def tiles(n, k):
+    codec = codec_of("q4f16_1", n, k)
+    return families.bf16_gemm_family(codec, n, EmulatedTiles(), HERE, residual=True)
 
 
 def gemv(n, k, source, swiglu=False):
@@ -44,10 +51,10 @@ def floats(scheme, n, k, many, eps=None):
     return families.gemv_family(codec, n, eps=eps, residual=eps is not None)
 
 
-def attention(h_q, h_kv, rows):
+def attention(h_q, h_kv, rows, dtype="float16"):
     inv_freq = tuple(1.0 / (i + 1) for i in range(16))
     a = Attention(0, h_q, h_kv, 32, 1e-6, 1.0, inv_freq)
-    kv = FlatKV(layers=2, kv_heads=h_kv, head_dim=32, page=32, dtype="float16")
+    kv = FlatKV(layers=2, kv_heads=h_kv, head_dim=32, page=32, dtype=dtype)
     if rows == "step":
         return families.step_family(a, kv, HERE)
     return families.attend_family(a, kv, HERE, rows)
@@ -59,6 +66,7 @@ CASES = {
     "gemv, tasks and bodies of all sizes": (gemv(192, 512, "rms_norm"), 0),
     "gemv, an odd group": (gemv(96, 96, "plain"), 0),
     "gemv with SwiGLU": (gemv(128, 128, "plain", swiglu=True), 0),
+    "tiles of bfloat16": (tiles(96, 64), 0),
     "float gemm": (floats("q4f16_1", 192, 256, many=True), 64 * EPS),
     "float gemm after a norm, a ragged block": (floats("q0f16", 40, 128, True, 1e-6), 64 * EPS),
     "float gemv": (floats("q0f32", 40, 128, many=False), 64 * EPS),
@@ -66,6 +74,7 @@ CASES = {
     "attend many": (attention(8, 2, None), 64 * EPS),
     "attend one": (attention(8, 2, 1), 64 * EPS),
     "step": (attention(8, 2, "step"), 64 * EPS),
+    "step, int8 pages": (attention(8, 2, "step", "int8"), 64 * EPS),
 }
 
 

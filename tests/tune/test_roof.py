@@ -155,3 +155,14 @@ def test_a_peak_that_fails_is_not_known():
 def test_a_target_without_an_int8_dot_product_has_a_float32_peak_alone():
     assert {t.family.arithmetic for t in peaks_of(find_target("cpu-x86-64-v2"))} == {"float32"}
     assert len({name_of(t.family) for t in peaks_of(V4)}) == 8
+
+
+def test_a_target_with_tiles_has_their_peak_too():
+    """16 x 16 sums of 32 products in an instruction, where a vector of float32 has 16."""
+    peaks = peaks_of(find_target("cpu-sapphirerapids"))
+    assert {t.family.arithmetic for t in peaks} == {"float32", "int8", "bfloat16"}
+    assert len({name_of(t.family) for t in peaks}) == 9
+    (tiles,) = (t.family for t in peaks if t.family.arithmetic == "bfloat16")
+    floats = next(t.family for t in peaks if t.family.arithmetic == "float32")
+    assert floats.space.default == tiles.space.default
+    assert tiles.operations(1, 0) == 16 * 32 * floats.operations(1, 0)

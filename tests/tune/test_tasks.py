@@ -26,6 +26,14 @@ def test_every_workload_is_one_task(found):
     assert families == {"cpu.int8_gemm", "cpu.int8_gemv", "cpu.flat_step", "cpu.flat_attend"}
 
 
+def test_matrix_products_are_tuned_under_a_name_of_their_own(nano_plan):
+    mod, plan = nano_plan("cpu-aarch64-i8mm", "q4f16_1")
+    with tvm_target(find_target("cpu-aarch64-i8mm")):
+        found = tasks_of(mod, plan)
+    assert [task.calls for task in of(found, "cpu.int8_gemm_pairs")] == [{"prefill": 2}] * 4
+    assert of(found, "cpu.int8_gemm") == []
+
+
 def test_calls_are_those_of_a_token_and_of_a_prompt(found):
     """Two layers: qkv, o, gate_up and down each twice, the head once in both functions."""
     gemms = [task.calls for task in of(found, "cpu.int8_gemm")]

@@ -4,6 +4,8 @@ A lane holds four consecutive k of one row, so one step covers 16 rows and 4 k. 
 0..15 and activations -127..127, so nothing saturates, and codes may count as signed where
 an instruction wants that. The first entry of `DOTS` whose features a target requires is
 used; without any there is no int8 path and activations stay float32.
+
+`smmla` takes two rows of activations: it multiplies matrices, for `int8_gemm_pairs` alone.
 """
 
 from collections.abc import Callable
@@ -24,11 +26,17 @@ class DotProduct:
 
     feature: str
     apply: Dot
+    depth: int = 4  # products that a lane of the sums takes in a step
 
 
 def dot_for(target: Target) -> DotProduct | None:
     """The best instruction that every CPU of the target has."""
     return next((d for d in DOTS if d.feature in target.requires), None)
+
+
+def fastest_for(target: Target) -> DotProduct | None:
+    """The instruction with most products, whatever it takes for its activations."""
+    return MATRIX if MATRIX.feature in target.requires else dot_for(target)
 
 
 def _vpdpbusd(bits: int) -> Dot:
@@ -58,6 +66,15 @@ def _sdot(sums: Expr, codes: Expr, acts: Expr) -> Expr:
     return _intrinsic(name, "int32x4", sums, _bytes(codes), _bytes(acts))
 
 
+def smmla(sums: Expr, codes: Expr, acts: Expr) -> Expr:
+    """int32x4, 2 rows of acts by 2 of codes: sums[i, j] += codes[j] . acts[i] over 8 k.
+
+    `codes` and `acts` are int32x4: 8 bytes of a row, then 8 of the other.
+    """
+    name = "llvm.aarch64.neon.smmla.v4i32.v16i8"
+    return _intrinsic(name, "int32x4", sums, _bytes(acts), _bytes(codes))
+
+
 def _in_halves(part: Dot) -> Dot:
     """`part` on the lower and on the upper lanes, joined again."""
 
@@ -80,6 +97,8 @@ DOTS: Final = (
     DotProduct("avx2", _in_halves(_maddubs(256, *MADDUBS_256))),
     DotProduct("asimddp", _in_halves(_in_halves(_sdot))),
 )
+
+MATRIX: Final = DotProduct("i8mm", _in_halves(_in_halves(smmla)), depth=8)
 
 
 def _intrinsic(name: str, dtype: str, *args: Expr) -> Expr:

@@ -30,24 +30,39 @@ LINE = 16  # int32 of a cache line
 class Sweep:
     """How a task of `gemv` reads its rows of w."""
 
-    blocks: int = 1  # row blocks side by side, which share what is read of x
-    chains: int = 2  # independent sums of a group: 1 or 2
+    blocks: int = 1  # row blocks of a task, which share what is read of x
+    chains: int = 1  # independent sums of a group: 1 or 2
     pairs: int = 1  # pairs of groups in the body of the loop
-    ahead: int = 0  # pairs of groups by which w is asked for before it is read; 0: it is not
+    ahead: int = 32  # pairs of groups by which w is asked for before it is read; 0: it is not
+    apart: int = 0  # 1: blocks are read one after the other, 0: side by side
 
     @classmethod
     def space(cls, codec: Int4, *, swiglu: bool = False) -> "Space[Sweep]":
         """Tasks are whole, and so are the bodies of the loop."""
-        blocks, pairs = codec.blocks // (2 if swiglu else 1), codec.k // GROUP // 2
-        return Space(cls(), SWEEPS, lambda s: not (blocks % s.blocks or pairs % s.pairs))
+        joined = 2 if swiglu else 1
+        blocks, pairs = codec.blocks // joined, codec.k // GROUP // 2
+
+        def valid(sweep: Sweep) -> bool:
+            alone = joined * sweep.blocks == 1
+            return not (blocks % sweep.blocks or pairs % sweep.pairs or (alone and sweep.apart))
+
+        return Space(cls.of(swiglu=swiglu), SWEEPS, valid)
+
+    @classmethod
+    def of(cls, *, swiglu: bool) -> "Sweep":
+        """18 KiB of w are asked for ahead, which lie in the L1 cache beside x; of two blocks 9.
+
+        Hardware fetches ahead within a page of 4 KiB only.
+        """
+        return cls(ahead=8) if swiglu else cls()
 
 
-SWEEP: Final = Sweep()
 SWEEPS: Final = {
     "blocks": (1, 2, 3, 4),
     "chains": (1, 2),
     "pairs": (1, 2, 4),
-    "ahead": (0, 1, 2, 4, 8, 16, 32),
+    "ahead": (0, 4, 8, 16, 32, 64, 128),
+    "apart": (0, 1),
 }
 
 
@@ -56,7 +71,7 @@ def gemv(
     n: int,
     feed: Feed,
     dot: DotProduct,
-    sweep: Sweep = SWEEP,
+    sweep: Sweep | None = None,
     *,
     residual: bool = False,
     swiglu: bool = False,
@@ -69,6 +84,7 @@ def gemv(
     assert not swiglu or n % (2 * ROWS) == 0, "SwiGLU takes two halves of whole blocks"
     joined = 2 if swiglu else 1
     outputs, half = n // joined, codec.blocks // joined
+    sweep = sweep or Sweep.of(swiglu=swiglu)
     tasks = half // sweep.blocks
     with v.kernel() as builder:
         inputs = feed.declare(1)
@@ -102,13 +118,29 @@ def _sums(
     blocks: list[Expr],
     how: tuple[DotProduct, Sweep],
 ) -> v.Registers:
-    """x times each of `blocks`, side by side so that x is read once: a register for each."""
-    (dot, sweep), groups = how, codec.k // GROUP
+    """x times each of `blocks`: a register for each."""
     acc = v.Registers.make(len(blocks))
     acc.clear()
+    places = list(enumerate(blocks))
+    for read in [[place] for place in places] if how[1].apart else [places]:
+        _read(codec, parts, x, acc, read, how)
+    return acc
+
+
+def _read(
+    codec: Int4,
+    parts: list[Buffer],
+    x: Quantized,
+    acc: v.Registers,
+    places: list[tuple[int, Expr]],
+    how: tuple[DotProduct, Sweep],
+) -> None:
+    """acc += x times each block of `places`, side by side so that x is read once."""
+    (dot, sweep), groups = how, codec.k // GROUP
+    blocks = [block for _, block in places]
 
     def add(g: Index) -> None:
-        for register, block in enumerate(blocks):
+        for register, block in places:
             share = _dot_group(codec, parts, x, (block, g), dot, sweep.chains)
             v.accumulate(*acc[register], share)
 
@@ -121,7 +153,6 @@ def _sums(
                 add(2 * pair + 1)
     if groups % 2:
         add(groups - 1)
-    return acc
 
 
 def ask(codec: Int4, parts: list[Buffer], blocks: list[Expr], pair: Index) -> None:

@@ -31,14 +31,16 @@ class Tile:
     blocks: int
     parts: int = 1  # of k: the unpacked weights of one part lie in the cache while it is swept
     late: int = 0  # 1: a group's sum takes its offset at the end, 0: it begins with it
-    ahead: int = 0  # pairs of groups of the next strip that every tile of rows asks for
+    ahead: int = 1  # pairs of groups of the next strip that every tile of rows asks for
 
     @classmethod
     def of(cls, target: Target, codec: Int4) -> "Tile":
-        """Integer and float sums take three quarters of the vector registers."""
-        blocks = 2 if target.f32_lanes >= LANES and codec.blocks % 2 == 0 else 1
+        """Integer and float sums take half the vector registers if a row block is one, else 3/4."""
+        whole = target.f32_lanes >= LANES
+        blocks = 2 if whole and codec.blocks % 2 == 0 else 1
         registers = 2 * blocks * max(1, LANES // target.f32_lanes)
-        return cls(m=max(1, target.vector_registers * 3 // 4 // registers), blocks=blocks)
+        held = target.vector_registers // 2 if whole else target.vector_registers * 3 // 4
+        return cls(m=max(1, held // registers), blocks=blocks)
 
     @classmethod
     def space(cls, target: Target, codec: Int4) -> "Space[Tile]":
@@ -83,48 +85,55 @@ def gemm(codec: Int4, n: int, dot: DotProduct, tile: Tile, *, residual: bool) ->
         with T.parallel(0, codec.blocks // tile.blocks) as strip:
             blocks = [strip * tile.blocks + b for b in range(tile.blocks)]
             panel = _Panel.make(depth, tile.blocks)
-            with _parts(tile) as part:
+            with each_part(tile.parts) as part:
                 with T.serial(0, depth) as g:
                     for b, block in enumerate(blocks):
                         panel.fill(codec, parts, (block, part * depth + g), (g, b))
                 with T.serial(0, (m + (tile.m - 1)) // tile.m) as step:
                     if tile.ahead:
-                        _ask_next(codec, parts, blocks, (part, step), tile)
+                        ask_next(codec, parts, blocks, (part, step), (tile.parts, tile.ahead))
                     rows = [tirx.min(step * tile.m + i, m - 1) for i in range(tile.m)]
-                    sink = _Sink(y, base, n, rows, blocks)
+                    sink = Sink(y, base, n, rows, blocks)
                     acc = sink.begin(part)
                     with T.serial(0, depth) as g:
                         _add_group(x, panel, acc, (rows, g, part * depth + g), (dot, tile))
-                    sink.end(acc, part, tile)
+                    sink.end(acc, part, tile.parts)
     return builder.get()
 
 
 @contextmanager
-def _parts(tile: Tile) -> Iterator[Index]:
+def each_part(parts: int) -> Iterator[Index]:
     """A loop over the parts of k; without one if there is one part."""
-    if tile.parts == 1:
+    if parts == 1:
         yield 0
         return
-    with T.serial(0, tile.parts) as part:
+    with T.serial(0, parts) as part:
         yield part
 
 
-def _ask_next(
-    codec: Int4, parts: list[Buffer], blocks: list[Expr], at: tuple[Index, Index], tile: Tile
+def ask_next(
+    codec: Int4,
+    weights: list[Buffer],
+    blocks: list[Expr],
+    at: tuple[Index, Index],
+    how: tuple[int, int],
 ) -> None:
-    """Ask for `tile.ahead` pairs of groups of what is unpacked next: strip or part of k."""
-    part, step = at
-    pairs = codec.k // GROUP // 2 // tile.parts
-    following = [block + tile.blocks for block in blocks] if tile.parts == 1 else blocks
-    for i in range(tile.ahead):
-        pair = step * tile.ahead + i
+    """Ask for some pairs of groups of what is unpacked next: strip or part of k.
+
+    `at` is the part and the step of rows, `how` the number of parts and of pairs.
+    """
+    (part, step), (parts, ahead) = at, how
+    pairs = codec.k // GROUP // 2 // parts
+    following = [block + len(blocks) for block in blocks] if parts == 1 else blocks
+    for i in range(ahead):
+        pair = step * ahead + i
         with T.If(pair < pairs), T.Then():
-            place = pair if tile.parts == 1 else (part + 1) * pairs + pair
-            ask(codec, parts, following, place)
+            place = pair if parts == 1 else (part + 1) * pairs + pair
+            ask(codec, weights, following, place)
 
 
 @dataclass(frozen=True, slots=True)
-class _Sink:
+class Sink:
     """A tile of y: `rows` of it by row blocks `blocks` of w; `base` is the residual, if any."""
 
     y: Buffer
@@ -155,12 +164,12 @@ class _Sink:
                     v.get_rows(self.y, at, column, self.n, *acc[register])
         return acc
 
-    def end(self, acc: v.Registers, part: Index, tile: Tile) -> None:
-        """Write the sums; the last part adds the residual."""
+    def end(self, acc: v.Registers, part: Index, parts: int) -> None:
+        """Write the sums; the last of `parts` adds the residual."""
         if isinstance(part, int) or self.base is None:
             self._put(acc, self.base)
             return
-        with T.If(part == tile.parts - 1):
+        with T.If(part == parts - 1):
             with T.Then():
                 self._put(acc, self.base)
             with T.Else():

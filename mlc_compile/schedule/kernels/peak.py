@@ -13,8 +13,10 @@ from typing import Final
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
+from mlc_compile.schedule.kernels import tiles
 from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.dot import DotProduct
+from mlc_compile.schedule.kernels.tiles import TileUnit
 from mlc_compile.schedule.kernels.vector import Expr
 
 DEPTH: Final = 128  # steps: what they read of w fits the smallest L1
@@ -36,6 +38,7 @@ class Sums:
 
 
 TILES: Final = (Sums(2, 2), Sums(4, 2), Sums(6, 2), Sums(6, 4))
+OF_TILES: Final = Sums(2, 2)  # the most products a load that eight tile registers allow
 
 
 def peak(tile: Sums, dot: DotProduct | None) -> tirx.PrimFunc:
@@ -63,6 +66,33 @@ def peak(tile: Sums, dot: DotProduct | None) -> tirx.PrimFunc:
             for register in range(count):
                 value = v.load(*sums[register], 0)
                 v.store(value if dot is None else v.to_f32(value), y, task, register, 0)
+    return builder.get()
+
+
+def tile_peak(tile: Sums, unit: TileUnit) -> tirx.PrimFunc:
+    """pairs i32[rows, 16, 16] and i32[blocks, 16, 16] -> y[TASKS, rows * blocks, 16, 16].
+
+    The same of tiles of bfloat16: `rows` and `blocks` count tiles.
+    """
+    side, count = tiles.ROWS, tile.rows * tile.blocks
+    with v.kernel() as builder:
+        x = v.argument("x", (tile.rows, side, side), "int32")
+        w = v.argument("w", (tile.blocks, side, side), "int32")
+        y = v.argument("y", (TASKS, count, side, side))
+        read = [(x, r) for r in range(tile.rows)] + [(w, b) for b in range(tile.blocks)]
+        with T.parallel(0, TASKS) as task:
+            unit.configure(tiles.configuration([tiles.Shape()] * (count + len(read))))
+            for number in range(count):
+                unit.zero(number)
+            with T.serial(0, ROUNDS * DEPTH):
+                for number, (buffer, i) in enumerate(read, count):
+                    unit.load(number, buffer, i, 0, 0)
+                for number in range(count):
+                    r, b = divmod(number, tile.blocks)
+                    unit.multiply(number, count + r, count + tile.rows + b)
+            for number in range(count):
+                unit.store(number, y, task, number, 0, 0)
+            unit.release()
     return builder.get()
 
 

@@ -1,32 +1,20 @@
-"""Kernels of Arm's int8 dot product: the instruction is there, and what it computes under qemu.
+"""Kernels of Arm's int8 dot product: the instruction is there, and what it computes under qemu."""
 
-The cross-compiled object and driver.c make one static program, which needs nothing of TVM.
-"""
-
-import importlib.util
-import shutil
 import signal
-import struct
 import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-import tvm
-from tvm_ffi.libinfo import find_dlpack_include_path, find_include_path
 
 from mlc_compile.artifact import FlatKV
-from mlc_compile.emit.cpu import code_generation, tvm_target
 from mlc_compile.layout import GROUP
 from mlc_compile.ops import Attention
 from mlc_compile.schedule.kernels import attention, int8, int8_gemm, quantize
 from mlc_compile.schedule.kernels.dot import dot_for
 from mlc_compile.target import find_target
+from tests.schedule.kernels.emulator import assembly
 
 ROW, HERE = find_target("cpu-aarch64-dotprod"), find_target("cpu")
-QEMU = "qemu-aarch64-static"
-CODES = {"i": 0, "u": 1, "f": 2}  # numpy's kinds in DLPack
 EPS = np.finfo(np.float32).eps
 
 
@@ -51,12 +39,6 @@ def codec(matrix):
     return matrix.codec
 
 
-def compiled(func):
-    module = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-    with code_generation():
-        return tvm.compile(module, target=tvm_target(ROW)).mod
-
-
 def gemv(codec, n=40, **fused):
     return int8.gemv(codec, n, quantize.plain(96), dot_for(ROW), **fused)
 
@@ -70,74 +52,19 @@ def test_a_group_of_a_row_block_is_32_dot_products(codec):
 
     The code is there three times: for both groups of a pair, and for an odd last one.
     """
-    assert compiled(gemv(codec)).inspect_source("asm").count("\tsdot\t") == 3 * 32
+    assert assembly(gemv(codec), ROW).count("\tsdot\t") == 3 * 32
 
 
 def test_swiglu_costs_a_second_block_s_dot_products_and_no_more(gate_up):
     func = gemv(gate_up.codec, 64, swiglu=True)
-    assert compiled(func).inspect_source("asm").count("\tsdot\t") == 2 * 3 * 32
+    assert assembly(func, ROW).count("\tsdot\t") == 2 * 3 * 32
 
 
 def test_a_tile_multiplies_by_nothing_else(codec):
-    text = compiled(gemm(codec)).inspect_source("asm")
+    text = assembly(gemm(codec), ROW)
     assert text.count("\tsdot\t") == 32 * int8_gemm.Tile.of(ROW, codec).m
     assert "\tsmull" not in text
     assert "\tsmlal" not in text
-
-
-@pytest.fixture(scope="module")
-def emulate(tmp_path_factory):
-    """`emulate(func, cpu="max")(*arrays)`: the arrays as the kernel leaves them on that CPU."""
-    if shutil.which(QEMU) is None:
-        pytest.skip("needs qemu: apt-get install qemu-user-static")
-    if importlib.util.find_spec("ziglang") is None:
-        pytest.skip("needs zig: pip install 'mlc_compile[cross]'")
-    directory = tmp_path_factory.mktemp("aarch64")
-
-    def link(func):
-        stem = directory / f"kernel{len(list(directory.iterdir()))}"
-        kernel, program = stem.with_suffix(".o"), stem.with_suffix("")
-        compiled(func).write_to_file(str(kernel))
-        includes = [f"-I{path}" for path in (find_include_path(), find_dlpack_include_path())]
-        zig = [sys.executable, "-m", "ziglang", "cc", "-target", "aarch64-linux-musl", "-static"]
-        driver = Path(__file__).with_name("driver.c")
-        subprocess.run([*zig, "-O1", *includes, driver, kernel, "-o", program], check=True)
-        return program
-
-    def emulated(func, cpu="max"):
-        program = link(func)
-
-        def call(*arguments):
-            ran = subprocess.run(
-                [QEMU, "-cpu", cpu, program],
-                input=b"".join(map(written, arguments)),
-                capture_output=True,
-                check=False,
-            )
-            if ran.returncode:
-                raise subprocess.CalledProcessError(ran.returncode, QEMU, stderr=ran.stderr)
-            return read(ran.stdout, [a for a in arguments if isinstance(a, np.ndarray)])
-
-        return call
-
-    return emulated
-
-
-def written(argument):
-    if isinstance(argument, int):
-        return struct.pack("<iq", 0, argument)
-    code, bits = CODES[argument.dtype.kind], 8 * argument.itemsize
-    head = struct.pack("<4i", 1, code, bits, argument.ndim)
-    return head + struct.pack(f"<{argument.ndim}q", *argument.shape) + argument.tobytes()
-
-
-def read(data, arrays):
-    ends = np.cumsum([a.nbytes for a in arrays])
-    assert len(data) == ends[-1]
-    return [
-        np.frombuffer(data[end - a.nbytes : end], a.dtype).reshape(a.shape)
-        for a, end in zip(arrays, ends, strict=True)
-    ]
 
 
 def within(y, x, matrix, base=None):
@@ -165,7 +92,7 @@ def test_gemv_is_exact_on_arm(emulate, matrix, codec, residual):
     x = activations(1)
     base = [np.random.default_rng(2).standard_normal((1, 1, 40)).astype(np.float32)] * residual
     y = np.full((1, 1, 40), np.nan, np.float32)
-    *_, y = emulate(gemv(codec, residual=residual))(x, *matrix.packed, *base, y)
+    *_, y = emulate(gemv(codec, residual=residual), ROW)(x, *matrix.packed, *base, y)
     within(y, x, matrix, *base)
 
 
@@ -173,7 +100,7 @@ def test_gemv_is_exact_on_arm(emulate, matrix, codec, residual):
 def test_swiglu_of_gemv_agrees_with_this_machine(emulate, compile_kernel, gate_up):
     """The integer sums are equal; Arm fuses multiply-adds of floats, in silu too."""
     arguments = activations(1), *gate_up.packed, np.full((1, 1, 32), np.nan, np.float32)
-    *_, there = emulate(gemv(gate_up.codec, 64, swiglu=True))(*arguments)
+    *_, there = emulate(gemv(gate_up.codec, 64, swiglu=True), ROW)(*arguments)
     func = int8.gemv(gate_up.codec, 64, quantize.plain(96), dot_for(HERE), swiglu=True)
     *_, here = compile_kernel(func, HERE.name)(*arguments)
     np.testing.assert_allclose(there, here, rtol=1e-4, atol=1e-5)
@@ -181,7 +108,8 @@ def test_swiglu_of_gemv_agrees_with_this_machine(emulate, compile_kernel, gate_u
 
 @pytest.mark.slow
 def test_gemm_is_exact_on_arm(emulate, matrix, codec):
-    prepare, multiply = emulate(quantize.quantize(quantize.plain(96))), emulate(gemm(codec))
+    prepare = emulate(quantize.quantize(quantize.plain(96)), ROW)
+    multiply = emulate(gemm(codec), ROW)
     for m in (1, 3, 5, 16, 33):
         x = activations(m)
         blank = np.zeros((1, m, 24), np.int32), np.zeros((1, m, 3), np.float32)
@@ -193,7 +121,7 @@ def test_gemm_is_exact_on_arm(emulate, matrix, codec):
 @pytest.mark.slow
 def test_a_cpu_without_the_instruction_stops_at_it(emulate, matrix, codec):
     """Why the target requires `asimddp`: Cortex-A72 is Armv8.0."""
-    run = emulate(gemv(codec), cpu="cortex-a72")
+    run = emulate(gemv(codec), ROW, cpu="cortex-a72")
     with pytest.raises(subprocess.CalledProcessError) as error:
         run(activations(1), *matrix.packed, np.zeros((1, 1, 40), np.float32))
     assert error.value.returncode in {-signal.SIGILL, 128 + signal.SIGILL}
@@ -213,6 +141,6 @@ def test_a_step_of_attention_agrees_with_this_machine(emulate, compile_kernel):
     inputs = floats(1, 1, 256), floats(32), floats(32), floats(1, 32)
     o = np.full((1, 1, 128), np.nan, np.float32)
     arguments = (*inputs, *pages, *where, 1, o)
-    *_, there = emulate(attention.step(op, kv, ROW))(*arguments)
+    *_, there = emulate(attention.step(op, kv, ROW), ROW)(*arguments)
     *_, here = compile_kernel(attention.step(op, kv, HERE))(*arguments)
     np.testing.assert_allclose(there, here, rtol=1e-4, atol=1e-5)  # sums in another order

@@ -7,6 +7,8 @@ from mlc_compile.schedule.kernels import peak
 from mlc_compile.schedule.kernels.dot import dot_for
 from mlc_compile.target import find_target
 
+from .emulated_tiles import EmulatedTiles
+
 TILE = peak.Sums(2, 2)
 
 
@@ -40,6 +42,16 @@ def test_integers(compile_kernel, short):
     run = compile_kernel(peak.peak(TILE, dot))
     got = run(x.view(np.int32)[..., 0], w.view(np.int32)[..., 0], y)[-1]
     want = peak.ROUNDS * np.einsum("srk,sblk->rbl", x.astype(int), w.astype(int)).reshape(4, 16)
+    np.testing.assert_array_equal(got, np.broadcast_to(want, got.shape))
+
+
+def test_tiles(compile_kernel, short):
+    random = np.random.default_rng(0)
+    pairs = random.integers(-3, 4, (2, 2, 16, 16, 2)).astype(np.float32)  # bfloat16 as they are
+    words = (pairs.view(np.uint32) >> 16).astype(np.uint16).view(np.int32)[..., 0]
+    y = np.full((3, 4, 16, 16), np.nan, np.float32)
+    got = compile_kernel(peak.tile_peak(TILE, EmulatedTiles()))(*words, y)[-1]
+    want = np.einsum("rmph,bpnh->rbmn", *pairs).reshape(4, 16, 16) * peak.ROUNDS * peak.DEPTH
     np.testing.assert_array_equal(got, np.broadcast_to(want, got.shape))
 
 

@@ -1,0 +1,65 @@
+"""For many rows, multiply in bfloat16 where the CPU has tiles for it, not in int8.
+
+    int8_matmul(quantize_act(x; source), parts)   ->   bf16_matmul(round_act(x; source), parts)
+
+Tiles of bfloat16 lose less than int8 and need nothing after a group of 32 k, where tiles of
+int8 would scale their sums. One row reads weights all the time, so it stays as it is: INT4
+weights are multiplied by int8 as fast as they are read. After all other passes have worked on
+int8, of which these are the same calls.
+"""
+
+from typing import ClassVar, Final
+
+from tvm import IRModule, relax
+from tvm.ir.transform import PassContext, module_pass
+from tvm.relax.expr_functor import mutator
+
+from mlc_compile import ops
+from mlc_compile.passes import events
+from mlc_compile.passes.fuse_quantize_gemv import quantization_of
+from mlc_compile.passes.rewrite import Fuser, fuse_functions
+
+MATMUL: Final = "mlc.int8_matmul"
+
+
+@module_pass(opt_level=0, name="MultiplyBF16Tiles")
+class MultiplyBF16Tiles:
+    """Every `mlc.int8_matmul` of rows that may be several; for targets with such tiles."""
+
+    def transform_module(self, mod: IRModule, _ctx: PassContext) -> IRModule:
+        return fuse_functions(mod, _Fuser)
+
+
+@mutator
+class _Fuser(Fuser):
+    step: ClassVar[str] = "MultiplyBF16Tiles"
+
+    def __init__(self, mod: IRModule, func: relax.Function, noted: list[events.Event]) -> None:
+        super().__init__(mod, func, noted)
+        self.rounded: dict[relax.Call, relax.Var] = {}
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        if not ops.is_call(call, MATMUL):
+            return super().visit_call_(call)
+        if ops.is_one_row(call):
+            return self._stays(call, "it has one row")
+        quantize = quantization_of(call, self.bindings)
+        if quantize is None:
+            return self._stays(call, "its activations are not the results of one quantization")
+        self.done(MATMUL)
+        rest = [self.visit_expr(a) for a in call.args[3:]]
+        w, k = ops.Matrix.of(call), ops.Source.of(quantize).k
+        residual = bool(call.attrs["residual"])
+        return ops.bf16_matmul(self._rounded(quantize), rest, w, k, residual=residual)
+
+    def _rounded(self, quantize: relax.Call) -> relax.Var:
+        """What `quantize` reads, rounded instead: once for all its readers."""
+        if quantize not in self.rounded:
+            inputs = [self.visit_expr(a) for a in quantize.args]
+            call = ops.round_act(inputs, ops.Source.of(quantize))
+            self.rounded[quantize] = self.builder_.emit(call)
+        return self.rounded[quantize]
+
+    def _stays(self, matmul: relax.Call, reason: str) -> relax.Expr:
+        self.refused(MATMUL, reason)
+        return super().visit_call_(matmul)

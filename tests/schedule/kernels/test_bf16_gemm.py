@@ -1,0 +1,324 @@
+"""Tiles of bfloat16 against float64, done by the CPU that has them, or in software.
+
+Of other x86-64 Linux machines the very instructions run, each of which traps (`amx_trap.c`);
+elsewhere, and once here too, the kernel is written without them (`emulated_tiles.py`).
+
+The numbers that are multiplied are known exactly, as what the kernel rounds to bfloat16. Their
+products are exact in float32. In a group of 32 k two chains of 16 are summed and joined, then
+groups are added: no number is in more than 16 + 1 + g additions, nor the residual. The bound
+takes eps, twice the unit roundoff, for each.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from platform import machine, system
+
+import archspec.cpu.detect
+import numpy as np
+import pytest
+
+from mlc_compile import ops
+from mlc_compile.layout import GROUP
+from mlc_compile.schedule.kernels import bf16_gemm, quantize
+from mlc_compile.schedule.kernels.tiles import Amx
+from mlc_compile.schedule.kernels.weights import codec_of
+from mlc_compile.target import BF16_TILE_FEATURES, find_target, missing_features
+
+from .emulated_tiles import EmulatedTiles
+
+EPS = np.finfo(np.float32).eps
+NORM_EPS = 1e-6
+ROWS = (1, 2, 15, 16, 17, 31, 32, 33, 47, 64)
+
+DEFAULT = bf16_gemm.Tile()
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A way to do what tiles do."""
+
+    make: Callable
+    compile: Callable
+
+
+UNITS = {"amx": Amx, "trapped": Amx, "emulated": EmulatedTiles}
+HAS_TILES = not set(BF16_TILE_FEATURES).isdisjoint(archspec.cpu.detect.detected_info().features)
+if not missing_features(BF16_TILE_FEATURES):
+    BEST = "amx"
+elif (system(), machine()) == ("Linux", "x86_64") and not HAS_TILES:
+    BEST = "trapped"
+else:  # tiles that this process is refused may trap or not
+    BEST = "emulated"
+with_or_without = pytest.mark.parametrize("residual", [False, True])
+
+
+@pytest.fixture
+def unit(request, compile_kernel):
+    """The best that this machine has, if a test does not name one."""
+    kind = getattr(request, "param", BEST)
+    target = request.getfixturevalue("trapping") if kind == "trapped" else "cpu"
+    return Unit(UNITS[kind], partial(compile_kernel, target=target))
+
+
+def rounded(x):
+    """The nearest bfloat16 of float32 numbers, ties away from zero."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    return ((bits + np.uint32(0x8000)) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def paired(x):
+    """x[m, k] of bfloat16 numbers as i32[1, m, words]: k of a group below, k + 16 above.
+
+    What pads a row is NaN.
+    """
+    m, k = x.shape
+    upper = (x.view(np.uint32) >> 16).reshape(m, k // GROUP, 2, GROUP // 2)
+    words = np.full((1, m, ops.rounded_words(k)), -1, np.int32)
+    words[0, :, : k // 2] = (upper[:, :, 0] | upper[:, :, 1] << 16).reshape(m, -1).view(np.int32)
+    return words
+
+
+def activations(m, k, random):
+    return rounded(random.standard_normal((m, k)).astype(np.float32))
+
+
+@pytest.fixture
+def weights(int4_matrix):
+    """`weights(n, k)`: random codes 0..15 and scales, one row of w all zero."""
+
+    def make(n, k, dtype="float16"):
+        random = np.random.default_rng([n, k])
+        codes = random.integers(0, 16, (n, k))
+        scales = random.uniform(-0.1, 0.1, (n, k // GROUP)).astype(dtype)
+        codes[n // 2], scales[n // 2] = 7, 0
+        return int4_matrix(codes, scales)
+
+    return make
+
+
+def multiplied(matrix):
+    """w as the kernel has it, float64 [n, k]: code - 7 times scale in float32, then rounded."""
+    scales = np.repeat(matrix.scales, GROUP, axis=-1).astype(np.float32)
+    return rounded((matrix.codes - 7).astype(np.float32) * scales).astype(np.float64)
+
+
+@dataclass
+class Gemm:
+    """`gemm` of one matrix."""
+
+    matrix: object
+    unit: Unit
+    residual: bool = False
+    tile: bf16_gemm.Tile = DEFAULT
+
+    def __post_init__(self):
+        codec, self.n = self.matrix.codec, len(self.matrix.codes)
+        func = bf16_gemm.gemm(codec, self.n, self.unit.make(), self.tile, residual=self.residual)
+        self.run = self.unit.compile(func)
+
+    def __call__(self, x, base=()):
+        y = np.full((1, len(x), self.n), np.nan, np.float32)
+        *_, y = self.run(paired(x), *self.matrix.packed, *base, y)
+        return y
+
+    def check(self, x, random):
+        shape = (1, len(x), self.n)
+        base = [random.standard_normal(shape).astype(np.float32)] * self.residual
+        w, exactly = multiplied(self.matrix), x.astype(np.float64)
+        exact = exactly @ w.T
+        magnitude = np.abs(exactly) @ np.abs(w).T
+        for residual in base:
+            exact, magnitude = exact + residual[0], magnitude + np.abs(residual[0])
+        bound = (GROUP // 2 + 2 + x.shape[1] // GROUP) * EPS * magnitude
+        assert (np.abs(self(x, base)[0] - exact) <= bound).all()  # false for NaN: left unwritten
+
+
+# ---- gemm -------------------------------------------------------------------------------
+
+
+@with_or_without
+def test_any_number_of_tokens(weights, unit, residual):
+    gemm = Gemm(weights(64, 64), unit, residual)
+    random = np.random.default_rng(1)
+    for m in range(1, 34):
+        gemm.check(activations(m, 64, random), random)
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "dtype", "residual"),
+    [
+        pytest.param(1, 32, "float16", True, id="one row and one group"),
+        pytest.param(15, 64, "float32", False, id="less than a block"),
+        pytest.param(17, 96, "float16", True, id="a ragged second block, an odd group"),
+        pytest.param(33, 160, "float32", False, id="a ragged block in a half-filled strip"),
+        pytest.param(48, 32, "float16", True, id="an odd number of blocks"),
+        pytest.param(112, 1024, "float16", False, id="many groups"),
+        pytest.param(97, 1056, "float32", True, id="all at once"),
+    ],
+)
+@pytest.mark.parametrize("unit", dict.fromkeys([BEST, "emulated"]), indirect=True)
+def test_any_rows_and_groups(weights, unit, n, k, dtype, residual):
+    gemm = Gemm(weights(n, k, dtype), unit, residual)
+    random = np.random.default_rng(2)
+    for m in ROWS:
+        gemm.check(activations(m, k, random), random)
+
+
+def test_a_long_prompt(weights, unit):
+    random = np.random.default_rng(3)
+    Gemm(weights(80, 128), unit).check(activations(512, 128, random), random)
+
+
+SHAPES = [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (3, 1)]
+POINTS = [
+    *[pytest.param(bf16_gemm.Tile(*shape), 104, id=f"{shape}, ragged") for shape in SHAPES],
+    *[pytest.param(bf16_gemm.Tile(strips=s), 112, id=f"{s} strips") for s in (2, 4, 8)],
+]
+
+
+@pytest.mark.parametrize(("tile", "n"), POINTS)
+def test_any_tile_gives_the_same_bits(weights, unit, tile, n):
+    """Tiles decide which sums are held together, not the order of any."""
+    matrix, random = weights(n, 96), np.random.default_rng(4)
+    default, other = (Gemm(matrix, unit, tile=t) for t in (DEFAULT, tile))
+    for m in (1, 17, 70):
+        x = activations(m, 96, random)
+        np.testing.assert_array_equal(other(x), default(x))
+
+
+@pytest.mark.parametrize(("n", "strips"), [(64, {1, 2, 4, 8}), (40, {1})])
+def test_the_registers_hold_every_tile_of_a_space(weights, n, strips):
+    space = bf16_gemm.Tile.space(find_target("cpu-sapphirerapids"), weights(n, 64).codec, n)
+    points = list(space.points())
+    assert {(t.m, t.blocks) for t in points} == set(SHAPES)
+    assert {t.strips for t in points} == strips
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "strips"),
+    [
+        pytest.param(6144, 1024, 8, id="a quarter of the cache"),
+        pytest.param(1024, 3072, 2, id="a task for each core"),
+        pytest.param(6144, 12288, 1, id="a quarter of the cache already"),
+        pytest.param(1040, 1024, 1, id="strips of another size would be left over"),
+        pytest.param(6150, 1024, 1, id="a ragged block"),
+    ],
+)
+def test_a_panel_leaves_half_the_cache_to_rows_of_x(n, k, strips):
+    target = find_target("cpu-sapphirerapids")
+    tile = bf16_gemm.Tile.of(target, codec_of("q4f16_1", n, k), n)
+    assert tile == bf16_gemm.Tile(strips=strips)
+
+
+def test_every_code_and_extreme_scales(int4_matrix, unit):
+    codes = np.tile(np.arange(16), (48, 4))
+    scales = np.full((48, 2), 1.0, np.float16)
+    scales[::3], scales[1::3] = np.finfo(np.float16).max, np.finfo(np.float16).smallest_subnormal
+    random = np.random.default_rng(5)
+    Gemm(int4_matrix(codes, scales), unit).check(activations(19, 64, random), random)
+
+
+def test_a_zero_weight_row_gives_zero_or_the_residual(weights, unit):
+    matrix, random = weights(33, 96), np.random.default_rng(6)
+    x = activations(9, 96, random)
+    assert (Gemm(matrix, unit)(x)[0, :, 16] == 0).all()
+    base = random.standard_normal((1, 9, 33)).astype(np.float32)
+    y = Gemm(matrix, unit, residual=True)(x, [base])
+    np.testing.assert_array_equal(y[0, :, 16], base[0, :, 16])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_is_not_finite_reaches_its_row_alone(int4_matrix, unit, bad):
+    matrix = int4_matrix(np.full((40, 64), 9), np.ones((40, 2), np.float16))
+    x = activations(21, 64, np.random.default_rng(7))
+    x[20, 50] = bad
+    y = Gemm(matrix, unit)(x)[0]
+    assert not np.isfinite(y[20]).any()
+    assert np.isfinite(y[:20]).all()
+
+
+# ---- what is written ---------------------------------------------------------------------
+
+
+@with_or_without
+@pytest.mark.parametrize("n", [64, 40])
+def test_a_task_configures_once_and_leaves_nothing_behind(weights, n, residual):
+    unit = EmulatedTiles()
+    bf16_gemm.gemm(weights(n, 64).codec, n, unit, DEFAULT, residual=residual)
+    first, *between, last = unit.log
+    assert (first, last) == (("configure",), ("release",))
+    assert not {first, last} & set(between)
+    begin = [("load" if residual else "zero", c) for c in range(4)]
+    read = [("load", t) for t in (4, 5, 6, 7)]
+    products = [("multiply", 2 * i + b, 4 + i, 6 + b) for i in range(2) for b in range(2)]
+    assert between == [*begin, *read, *products, *(("store", c) for c in range(4))]
+
+
+# ---- activations -------------------------------------------------------------------------
+
+
+def inputs_of(kind, m, k, random):
+    x = random.standard_normal((1, m, 2 * k if kind == "swiglu" else k))
+    gammas = [random.standard_normal(k)] * (kind == "rms_norm")
+    return [a.astype(np.float32) for a in (x, *gammas)]
+
+
+def computed(kind, x, *gamma):
+    """What the source makes of its inputs, float64 [m, k]."""
+    x = x[0].astype(np.float64)
+    if kind == "rms_norm":
+        return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + NORM_EPS) * gamma[0]
+    if kind == "swiglu":
+        gate, up = np.split(x, 2, axis=-1)
+        return gate / (1 + np.exp(-gate)) * up
+    return x
+
+
+def unpaired(words, k):
+    """paired, undone; what pads a row must not have been written."""
+    assert (words[..., k // 2 :] == -1).all()
+    m = words.shape[1]
+    used = np.ascontiguousarray(words[0, :, : k // 2]).view(np.uint32)
+    groups = used.reshape(m, k // GROUP, GROUP // 2)
+    both = np.stack([groups << 16, groups & np.uint32(0xFFFF0000)], axis=2)
+    return both.reshape(m, k).view(np.float32)
+
+
+def blank(m, k):
+    return np.full((1, m, ops.rounded_words(k)), -1, np.int32)
+
+
+@pytest.mark.parametrize("kind", ops.SOURCES)
+def test_a_source_is_rounded_to_the_nearest(compile_kernel, level, kind):
+    """Half a unit of 8 bits, 2**-8 of a number, and what its float32 may be off by."""
+    run = compile_kernel(bf16_gemm.round_rows(quantize.FEEDS[kind](96, NORM_EPS)), level)
+    random = np.random.default_rng(8)
+    for m in (1, 7):
+        inputs = inputs_of(kind, m, 96, random)
+        *_, words = run(*inputs, blank(m, 96))
+        exact = computed(kind, *inputs)
+        assert (np.abs(unpaired(words, 96) - exact) <= (2.0**-8 + 96 * EPS) * np.abs(exact)).all()
+
+
+def test_plain_numbers_are_rounded_as_said(compile_kernel):
+    run = compile_kernel(bf16_gemm.round_rows(quantize.plain(64)))
+    bits = np.random.default_rng(9).integers(0, 2**32, (1, 5, 64), np.uint32)
+    bits[0, 0, :6] = [0x3F808000, 0xBF808000, 0x3F807FFF, 0x3F80FFFF, 0x00000001, 0x80000000]
+    x = bits.view(np.float32)
+    x[~np.isfinite(x)] = 1
+    *_, words = run(x, blank(5, 64))
+    got = unpaired(words, 64).view(np.uint32)
+    np.testing.assert_array_equal(got, rounded(x[0]).view(np.uint32))
+    np.testing.assert_array_equal(words, paired(rounded(x[0])))
+
+
+def test_what_is_not_finite_stays_so(compile_kernel):
+    run = compile_kernel(bf16_gemm.round_rows(quantize.plain(32)))
+    x = np.zeros((1, 1, 32), np.float32)
+    x[0, 0, [1, 2, 18, 19, 20]] = np.nan, np.inf, -np.inf, -np.nan, np.finfo(np.float32).max
+    *_, words = run(x, blank(1, 32))
+    got = unpaired(words, 32)[0]
+    assert np.isnan(got[[1, 19]]).all()
+    np.testing.assert_array_equal(got[[2, 18, 20]], [np.inf, -np.inf, np.inf])
+    assert (np.delete(got, [1, 2, 18, 19, 20]) == 0).all()
