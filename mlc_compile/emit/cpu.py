@@ -1,9 +1,13 @@
 """CPU libraries: LLVM objects from the wheel's own LLVM, linked by `emit.link.linker`."""
 
+import errno
+import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import tvm
 from tvm import IRModule, relax
@@ -14,6 +18,8 @@ from mlc_compile.emit.kernels import write_objects
 from mlc_compile.emit.link.linker import Linker, as_tvm_callback
 from mlc_compile.errors import TargetError, near_matches
 from mlc_compile.target import Target
+
+ROOM: Final = 16 << 20  # bytes: many times what the objects of a library take
 
 
 def tvm_target(target: Target) -> tvm.target.Target:
@@ -65,6 +71,7 @@ def emit(mod: IRModule, target: Target, linker: Linker, out: Path) -> Emitted:
     next one clears up.
     """
     beside = out.absolute().parent
+    _require_room(beside, out)
     with (
         tempfile.TemporaryDirectory(prefix=".objects-", dir=beside) as place,
         code_generation(),
@@ -73,3 +80,9 @@ def emit(mod: IRModule, target: Target, linker: Linker, out: Path) -> Emitted:
         callback = as_tvm_callback(linker, out)
         executable.export_library(str(out), fcompile=callback, addons=objects, workspace_dir=place)
     return Emitted()
+
+
+def _require_room(directory: Path, out: Path) -> None:
+    """OSError where the disk is as good as full: LLVM would end the process while it writes."""
+    if shutil.disk_usage(directory).free < ROOM:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(out))
