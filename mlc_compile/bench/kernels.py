@@ -21,12 +21,12 @@ from mlc_compile.bench.speed import (
     ask_worker,
     prepare,
 )
+from mlc_compile.bench.traffic import rule_of
 from mlc_compile.errors import ConfigError
 from mlc_compile.progress import Progress
 
 WORKER: Final = "mlc_compile.bench.kernel_worker"
-# By how a kernel's name begins: what it multiplies integer weights by, where it is not what the
-# manifest says.
+# By rule: what it multiplies integer weights by, where it is not what the manifest says.
 ARITHMETIC: Final[dict[str, Activations]] = {"bf16_gemm": "bfloat16"}
 NOISY: Final = 1.3  # watched and unwatched further apart than this: the machine was not calm
 
@@ -167,7 +167,7 @@ def _timed(
 ) -> KernelTime:
     rate = _per_second(kernel.nbytes, kernel.seconds)
     multiplies = kernel.multiply_adds > 0
-    own = next((a for name, a in ARITHMETIC.items() if kernel.name.startswith(name)), arithmetic)
+    own = ARITHMETIC.get(rule_of(kernel.name), arithmetic)
     return KernelTime(
         name=kernel.name,
         weights=kernel.weights,

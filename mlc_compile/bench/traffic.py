@@ -67,7 +67,7 @@ class AddressBook:
     def traffic(self, kernel: str, tensors: Sequence[Tensor], before: int) -> Traffic:
         """Of a call of `kernel` with `before` tokens in the cache."""
         rows = _rows(tensors[-1])
-        partial = kernel.rstrip("0123456789") in ROWS_ONLY
+        partial = rule_of(kernel) in ROWS_ONLY
         parts = [self.parts[t.data_ptr()] for t in tensors if t.data_ptr() in self.parts]
         pages = sum(t.data_ptr() in self.pages for t in tensors)
         others = [t for t in tensors if not self._knows(t)]
@@ -90,6 +90,11 @@ class AddressBook:
         if rows is not None:
             return self.kv.nbytes(self.kv.page) // arrays * rows // self.kv.page
         return self.kv.nbytes(tokens) // arrays
+
+
+def rule_of(kernel: str) -> str:
+    """`int8_gemm12` -> `int8_gemm`: what its rule calls it, without the number of its kind."""
+    return kernel.rstrip("0123456789")
 
 
 def _weight_bytes(part: Part, rows: int | None) -> int:

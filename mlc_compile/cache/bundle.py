@@ -16,7 +16,6 @@ import os
 import re
 import shutil
 import tarfile
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -25,8 +24,9 @@ from typing import BinaryIO, Final
 from uuid import uuid4
 
 from mlc_compile.artifact import describe
-from mlc_compile.cache.ground import delete, is_file, is_there, make_directory
+from mlc_compile.cache.ground import delete, is_file, is_there
 from mlc_compile.cache.key import ENTRY, FILES, LEVELS, Entry, read_entry
+from mlc_compile.cache.room import held_directory
 from mlc_compile.cache.store import Held, Store
 from mlc_compile.errors import ConfigError, DamageError
 
@@ -115,11 +115,10 @@ def import_entries(
 def _room(store: Store) -> Iterator[Path]:
     """A directory on the disk of the store; if we die, the next import or collection removes it."""
     with store.locked(IMPORT):
-        make_directory(store.root, store.scratch)
         for left in store.scratch.glob(f"{IMPORT}.*"):
             delete(left)
-        with tempfile.TemporaryDirectory(dir=store.scratch, prefix=f"{IMPORT}.") as directory:
-            yield Path(directory)
+        with held_directory(store, IMPORT) as directory:
+            yield directory
 
 
 @contextmanager

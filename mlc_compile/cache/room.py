@@ -11,18 +11,25 @@ from mlc_compile.cache.store import Store
 
 
 @contextmanager
-def room(store: Store, kind: str) -> Iterator[Path]:
-    """A directory of this process alone, on the disk of the cache; removed in the end.
+def held_directory(store: Store, name: str) -> Iterator[Path]:
+    """A directory in the store's scratch for who holds the lock `name`; removed in the end.
 
     If we die before, `collect` removes it: it tells by the lock. OSError where the cache cannot
     be written.
     """
+    make_directory(store.root, store.scratch)
+    with tempfile.TemporaryDirectory(dir=store.scratch, prefix=f"{name}.") as directory:
+        yield Path(directory)
+
+
+@contextmanager
+def room(store: Store, kind: str) -> Iterator[Path]:
+    """The same for this process alone, under a lock that nobody else wants."""
     name = f"{kind}-{uuid4().hex}"
     with store.locked(name):
         try:
-            make_directory(store.root, store.scratch)
-            with tempfile.TemporaryDirectory(dir=store.scratch, prefix=f"{name}.") as directory:
-                yield Path(directory)
+            with held_directory(store, name) as directory:
+                yield directory
         finally:
             with suppress(OSError):
-                (store.locks / name).unlink()  # nobody else will ever want it
+                (store.locks / name).unlink()

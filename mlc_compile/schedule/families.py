@@ -57,9 +57,7 @@ def int8_gemm_family(
         }
 
     return Family(
-        workload=Workload.of(
-            "cpu.int8_gemm", n=n, k=codec.k, scales=str(codec.scale_dtype), residual=int(residual)
-        ),
+        workload=_of_rows("cpu.int8_gemm", codec, n, residual=residual),
         space=int8_gemm.Tile.space(target, codec),
         build=lambda tile: int8_gemm.gemm(codec, n, dot, tile, residual=residual),
         operands=(*ACTS, PACKED, *[INPUT] * residual, RESULT),
@@ -83,13 +81,7 @@ def int8_gemm_pairs_family(
         }
 
     return Family(
-        workload=Workload.of(
-            "cpu.int8_gemm_pairs",
-            n=n,
-            k=codec.k,
-            scales=str(codec.scale_dtype),
-            residual=int(residual),
-        ),
+        workload=_of_rows("cpu.int8_gemm_pairs", codec, n, residual=residual),
         space=int8_gemm_pairs.Tile.space(target, codec),
         build=lambda tile: int8_gemm_pairs.gemm(codec, n, tile, residual=residual),
         operands=(*ACTS, PACKED, *[INPUT] * residual, RESULT),
@@ -113,9 +105,7 @@ def bf16_gemm_family(
         }
 
     return Family(
-        workload=Workload.of(
-            "cpu.bf16_gemm", n=n, k=codec.k, scales=str(codec.scale_dtype), residual=int(residual)
-        ),
+        workload=_of_rows("cpu.bf16_gemm", codec, n, residual=residual),
         space=bf16_gemm.Tile.space(target, codec, n),
         build=lambda tile: bf16_gemm.gemm(codec, n, unit, tile, residual=residual),
         operands=(Operand("pairs"), PACKED, *[INPUT] * residual, RESULT),
@@ -190,6 +180,12 @@ def gemv_family(codec: Codec, n: int, *, eps: float | None, residual: bool) -> F
         build=lambda sweep: matmul.gemv(codec, n, sweep, eps=eps, residual=residual),
         operands=_operands(codec, eps, residual),
         operations=_of_product(n, codec.k),
+    )
+
+
+def _of_rows(family: str, codec: Int4, n: int, *, residual: bool) -> Workload:
+    return Workload.of(
+        family, n=n, k=codec.k, scales=str(codec.scale_dtype), residual=int(residual)
     )
 
 

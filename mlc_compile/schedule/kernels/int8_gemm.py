@@ -4,8 +4,6 @@ A group of k is summed exactly and scaled once, as in `int8`. Weights are unpack
 once for all rows: what is unpacked, and which sums are held, is a `Tile`.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,10 +11,12 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from mlc_compile.layout import GROUP, ROWS
+from mlc_compile.schedule.kernels import strips
 from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.dot import DotProduct
-from mlc_compile.schedule.kernels.int8 import STEPS, WORDS, ask, unpacked
+from mlc_compile.schedule.kernels.int8 import STEPS, WORDS, unpacked
 from mlc_compile.schedule.kernels.quantize import Quantized
+from mlc_compile.schedule.kernels.strips import Method, Part
 from mlc_compile.schedule.kernels.vector import LANES, Buffer, Expr, Index
 from mlc_compile.schedule.kernels.weights import Int4
 from mlc_compile.schedule.space import Space
@@ -67,117 +67,17 @@ TILES: Final = {
 def gemm(codec: Int4, n: int, dot: DotProduct, tile: Tile, *, residual: bool) -> tirx.PrimFunc:
     """codes, scales, offsets of x[1, m, k], parts of w[n, k], residual if any -> y[1, m, n].
 
-    A thread unpacks `tile.blocks` row blocks of w to bytes (k * 16 bytes each, for the L2
-    cache), then sweeps the rows of x over them. The last tile is ragged: its surplus rows
-    repeat the last row and write what that row writes.
+    A strip is unpacked to bytes, k * 16 for each of its row blocks, for the L2 cache.
     """
-    m, groups = v.size("m"), codec.k // GROUP
-    depth = groups // tile.parts
-    with v.kernel() as builder:
-        x = Quantized(
-            codes=v.argument("acts", (1, m, codec.k // 4), "int32"),
-            scales=v.argument("act_scales", (1, m, groups)),
-            offsets=v.argument("act_offsets", (1, m, groups), "int32"),
-        )
-        parts = codec.arguments()
-        base = v.argument("residual", (1, m, n)) if residual else None
-        y = v.argument("y", (1, m, n))
-        with T.parallel(0, codec.blocks // tile.blocks) as strip:
-            blocks = [strip * tile.blocks + b for b in range(tile.blocks)]
-            panel = _Panel.make(depth, tile.blocks)
-            with each_part(tile.parts) as part:
-                with T.serial(0, depth) as g:
-                    for b, block in enumerate(blocks):
-                        panel.fill(codec, parts, (block, part * depth + g), (g, b))
-                with T.serial(0, (m + (tile.m - 1)) // tile.m) as step:
-                    if tile.ahead:
-                        ask_next(codec, parts, blocks, (part, step), (tile.parts, tile.ahead))
-                    rows = [tirx.min(step * tile.m + i, m - 1) for i in range(tile.m)]
-                    sink = Sink(y, base, n, rows, blocks)
-                    acc = sink.begin(part)
-                    with T.serial(0, depth) as g:
-                        _add_group(x, panel, acc, (rows, g, part * depth + g), (dot, tile))
-                    sink.end(acc, part, tile.parts)
-    return builder.get()
 
+    def panel(groups: int) -> _Panel:
+        return _Panel.make(groups, tile.blocks)
 
-@contextmanager
-def each_part(parts: int) -> Iterator[Index]:
-    """A loop over the parts of k; without one if there is one part."""
-    if parts == 1:
-        yield 0
-        return
-    with T.serial(0, parts) as part:
-        yield part
+    def add(x: Quantized, panel: _Panel, acc: v.Registers, rows: list[Expr], part: Part) -> None:
+        with T.serial(0, part.groups) as g:
+            _add_group(x, panel, acc, (rows, g, part.first + g), (dot, tile))
 
-
-def ask_next(
-    codec: Int4,
-    weights: list[Buffer],
-    blocks: list[Expr],
-    at: tuple[Index, Index],
-    how: tuple[int, int],
-) -> None:
-    """Ask for some pairs of groups of what is unpacked next: strip or part of k.
-
-    `at` is the part and the step of rows, `how` the number of parts and of pairs.
-    """
-    (part, step), (parts, ahead) = at, how
-    pairs = codec.k // GROUP // 2 // parts
-    following = [block + len(blocks) for block in blocks] if parts == 1 else blocks
-    for i in range(ahead):
-        pair = step * ahead + i
-        with T.If(pair < pairs), T.Then():
-            place = pair if parts == 1 else (part + 1) * pairs + pair
-            ask(codec, weights, following, place)
-
-
-@dataclass(frozen=True, slots=True)
-class Sink:
-    """A tile of y: `rows` of it by row blocks `blocks` of w; `base` is the residual, if any."""
-
-    y: Buffer
-    base: Buffer | None
-    n: int
-    rows: list[Expr]
-    blocks: list[Expr]
-
-    @property
-    def _places(self) -> list[tuple[tuple[Index, Expr], Expr]]:
-        """Where each sum goes: its row, its first column."""
-        return [((0, row), block * ROWS) for row in self.rows for block in self.blocks]
-
-    def begin(self, part: Index) -> v.Registers:
-        """The sums before a part of k: zero, then what the part before left in y.
-
-        All are read before any is written, so that repeated rows stay equal.
-        """
-        acc = v.Registers.make(len(self._places))
-        if isinstance(part, int):
-            acc.clear()
-            return acc
-        with T.If(part == 0):
-            with T.Then():
-                acc.clear()
-            with T.Else():
-                for register, (at, column) in enumerate(self._places):
-                    v.get_rows(self.y, at, column, self.n, *acc[register])
-        return acc
-
-    def end(self, acc: v.Registers, part: Index, parts: int) -> None:
-        """Write the sums; the last of `parts` adds the residual."""
-        if isinstance(part, int) or self.base is None:
-            self._put(acc, self.base)
-            return
-        with T.If(part == parts - 1):
-            with T.Then():
-                self._put(acc, self.base)
-            with T.Else():
-                self._put(acc, None)
-
-    def _put(self, acc: v.Registers, base: Buffer | None) -> None:
-        for register, (at, column) in enumerate(self._places):
-            v.put_rows(*acc[register], self.y, at, column, self.n, base)
+    return strips.gemm(codec, n, tile, Method(tile.m, panel, add), residual=residual)
 
 
 @dataclass(frozen=True, slots=True)

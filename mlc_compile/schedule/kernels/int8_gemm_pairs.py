@@ -18,11 +18,12 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from mlc_compile.layout import GROUP, ROWS, ZERO_POINT
+from mlc_compile.schedule.kernels import strips
 from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.dot import smmla
 from mlc_compile.schedule.kernels.int8 import WORDS, unpacked
-from mlc_compile.schedule.kernels.int8_gemm import Sink, ask_next, each_part
 from mlc_compile.schedule.kernels.quantize import Quantized
+from mlc_compile.schedule.kernels.strips import Method, Part
 from mlc_compile.schedule.kernels.vector import F32, Buffer, Expr, Index
 from mlc_compile.schedule.kernels.weights import Int4
 from mlc_compile.schedule.space import Space
@@ -82,39 +83,19 @@ TILES: Final = {
 def gemm(codec: Int4, n: int, tile: Tile, *, residual: bool) -> tirx.PrimFunc:
     """codes, scales, offsets of x[1, m, k], parts of w[n, k], residual if any -> y[1, m, n].
 
-    The parameters are those of `int8_gemm.gemm`; the offsets are not read. The last tile is
-    ragged as there: its surplus rows repeat the last row and write what that row writes.
+    The parameters are those of `int8_gemm.gemm`; the offsets are not read.
     """
-    m, groups, height = v.size("m"), codec.k // GROUP, 2 * tile.pairs
-    depth = groups // tile.parts
-    with v.kernel() as builder:
-        x = Quantized(
-            codes=v.argument("acts", (1, m, codec.k // 4), "int32"),
-            scales=v.argument("act_scales", (1, m, groups)),
-            offsets=v.argument("act_offsets", (1, m, groups), "int32"),
-        )
-        weights = codec.arguments()
-        base = v.argument("residual", (1, m, n)) if residual else None
-        y = v.argument("y", (1, m, n))
-        with T.parallel(0, codec.blocks // tile.blocks) as strip:
-            blocks = [strip * tile.blocks + b for b in range(tile.blocks)]
-            panel = _Panel.make(depth, tile.columns)
-            with each_part(tile.parts) as part:
-                with T.serial(0, depth) as g:
-                    for b, block in enumerate(blocks):
-                        panel.fill(codec, weights, (block, part * depth + g), (g, b))
-                with T.serial(0, (m + (height - 1)) // height) as step:
-                    if tile.ahead:
-                        ask_next(codec, weights, blocks, (part, step), (tile.parts, tile.ahead))
-                    rows = [tirx.min(step * height + i, m - 1) for i in range(height)]
-                    sink = Sink(y, base, n, rows, blocks)
-                    sums = sink.begin(part)
-                    acc = _paired(sums, tile)
-                    with T.serial(0, depth) as g:
-                        _add_group(x, panel, acc, (rows, g, part * depth + g), tile)
-                    _unpaired(acc, sums, tile)
-                    sink.end(sums, part, tile.parts)
-    return builder.get()
+
+    def panel(groups: int) -> _Panel:
+        return _Panel.make(groups, tile.columns)
+
+    def add(x: Quantized, panel: _Panel, sums: v.Registers, rows: list[Expr], part: Part) -> None:
+        acc = _paired(sums, tile)
+        with T.serial(0, part.groups) as g:
+            _add_group(x, panel, acc, (rows, g, part.first + g), tile)
+        _unpaired(acc, sums, tile)
+
+    return strips.gemm(codec, n, tile, Method(2 * tile.pairs, panel, add), residual=residual)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,16 @@ class Quantized:
     scales: Buffer
     offsets: Buffer
 
+    @classmethod
+    def declare(cls, m: Index, k: int, names: tuple[str, str, str]) -> "Quantized":
+        """The next three parameters of the kernel: m rows of k numbers, [1, m, ..]."""
+        codes, scales, offsets = names
+        return cls(
+            codes=v.argument(codes, (1, m, k // 4), "int32"),
+            scales=v.argument(scales, (1, m, k // GROUP)),
+            offsets=v.argument(offsets, (1, m, k // GROUP), "int32"),
+        )
+
 
 def plain(k: int, _eps: float = 0.0) -> Feed:
     """x[1, m, k] as it is."""
@@ -97,14 +107,10 @@ FEEDS: Final[dict[str, Callable[[int, float], Feed]]] = {
 
 def quantize(feed: Feed) -> tirx.PrimFunc:
     """x[1, m, k] of `feed` -> codes i32[1, m, k/4], scales f32[1, m, k/32], offsets i32 alike."""
-    m, groups = v.size("m"), feed.k // GROUP
+    m = v.size("m")
     with v.kernel() as builder:
         inputs = feed.declare(m)
-        out = Quantized(
-            codes=v.argument("codes", (1, m, feed.k // 4), "int32"),
-            scales=v.argument("scales", (1, m, groups)),
-            offsets=v.argument("offsets", (1, m, groups), "int32"),
-        )
+        out = Quantized.declare(m, feed.k, ("codes", "scales", "offsets"))
         with T.parallel(0, m) as row:
             quantize_row(feed, inputs, row, out, (0, row))
     return builder.get()
