@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,5 +26,24 @@ def run(package, cli):
     def command(cache, *arguments, env=os.environ, cwd=package):
         path = {"PYTHONPATH": str(package), "MLC_COMPILE_CACHE": str(cache)}
         return cli(*arguments, env={**env, **path}, cwd=cwd)
+
+    return command
+
+
+@pytest.fixture(scope="session")
+def loaded(package, tmp_path_factory):
+    """`loaded("build", ...)`: its exit code, and what it imported of all that is slow to import."""
+    cwd = tmp_path_factory.mktemp("loaded")
+
+    def command(*arguments):
+        code = (
+            "import sys\nfrom mlc_compile.cli.app import invoke\n"
+            f"code = invoke({[*map(str, arguments), '-q']!r})\n"
+            "print(code, sorted({'tvm', 'tvm_ffi', 'transformers', 'torch'} & set(sys.modules)))"
+        )
+        env = {**os.environ, "PYTHONPATH": str(package)}
+        words = [sys.executable, "-c", code]
+        ran = subprocess.run(words, env=env, cwd=cwd, capture_output=True, text=True, check=True)
+        return ran.stdout.splitlines()[-1]
 
     return command

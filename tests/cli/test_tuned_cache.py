@@ -1,8 +1,5 @@
 """Tuning records and the build cache through the real command: who is rebuilt, and by what."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -39,26 +36,13 @@ def tune(cache: Path, workload: Workload) -> None:
     RecordStore(cache).append(partition_of(find_target("cpu"), available_cores()), [record])
 
 
-def loaded(package: Path, arguments: list[object], cwd: Path) -> str:
-    """The exit code of a command, and what it loaded of all that is slow to load."""
-    code = (
-        "import sys\nfrom mlc_compile.cli.app import invoke\n"
-        f"code = invoke({[*map(str, arguments), '-q']!r})\n"
-        "print(code, sorted({'tvm', 'tvm_ffi', 'transformers', 'torch'} & set(sys.modules)))"
-    )
-    env = {**os.environ, "PYTHONPATH": str(package)}
-    command = [sys.executable, "-c", code]
-    ran = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, check=True)
-    return ran.stdout.splitlines()[-1]
-
-
 def test_tuning_changes_the_library_that_asks_for_it_and_warm_builds_load_no_compiler(
-    run, first, package, nano_checkpoint, tmp_path
+    run, first, loaded, nano_checkpoint
 ):
     cache, out = first
     command = ["build", nano_checkpoint, "-o", out, "--cache-dir", cache]
     tune(cache, FOREIGN)
-    assert loaded(package, [*command, "--locked"], tmp_path) == "0 []"
+    assert loaded(*command, "--locked") == "0 []"
     workload = asked(cache, "cpu.int8_gemv")
     tune(cache, workload)
     told = run(cache, "cache", "explain", nano_checkpoint).out
@@ -70,7 +54,7 @@ def test_tuning_changes_the_library_that_asks_for_it_and_warm_builds_load_no_com
     (built,) = run(cache, *command, "--json").json["artifacts"]
     assert built["cache"]["library"] == "built"
     assert built["kernels"]["built"] == 0  # the rules' own: what was tuned is not what they choose
-    assert loaded(package, [*command, "--locked"], tmp_path) == "0 []"
+    assert loaded(*command, "--locked") == "0 []"
     stats = run(cache, "cache", "stats", "--json").json
     entries = {one["level"]: one["entries"] for one in stats["levels"]}
     assert (entries["questions"], entries["library"]) == (1, 2)

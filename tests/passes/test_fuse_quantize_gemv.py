@@ -7,52 +7,15 @@ from mlc_compile import ops
 from mlc_compile.passes import events
 from mlc_compile.passes.fuse_quantize_gemv import FuseQuantizeGemv
 from mlc_compile.target import find_target
+from tests.passes.int8_graphs import DTYPES, SOURCES, K, W, acts_of, module_of, separate
 
-N, K = 24, 64
-W = ops.Matrix(N, "q4f16_1")
-SOURCES = {
-    "plain": ops.Source("plain", K),
-    "rms_norm": ops.Source("rms_norm", K, 1e-5),
-    "swiglu": ops.Source("swiglu", K),
-}
-DTYPES = {"packed": "int32"}
 FUSE = FuseQuantizeGemv(find_target("cpu-x86-64-v4"), rows=512)
 
 
 @pytest.fixture
 def module(graph):
-    """`module(body, m)`: body(emit, sources' inputs, parts, residual) with m rows."""
-
-    def make(body, m=1, b=1):
-        inputs = {
-            "x": (b, m, K),
-            "gamma": (K,),
-            "gate_up": (b, m, 2 * K),
-            "packed": (2, 1, 144),
-            "residual": (b, m, N),
-        }
-
-        def unpacked(emit, x, gamma, gate_up, packed, residual):
-            given = {"plain": [x], "rms_norm": [x, gamma], "swiglu": [gate_up]}
-            return body(emit, given, [packed], residual)
-
-        return graph(inputs, unpacked, dtypes=DTYPES)
-
-    return make
-
-
-def acts_of(emit, inputs, source, order=(0, 1, 2)):
-    quantized = emit(ops.quantize_act(inputs, source))
-    return [emit(relax.TupleGetItem(quantized, i)) for i in order]
-
-
-def separate(kind, *, with_residual=False):
-    def body(emit, given, parts, residual):
-        acts = acts_of(emit, given[kind], SOURCES[kind])
-        matmul = ops.int8_matmul(acts, parts, W)
-        return emit(ops.with_residual(matmul, matmul.args, residual) if with_residual else matmul)
-
-    return body
+    """`module(body, m)`: see `module_of`."""
+    return lambda body, m=1, b=1: module_of(graph, body, m, b)
 
 
 def joined(kind, *, with_residual=False):

@@ -6,50 +6,15 @@ from tvm import relax
 from mlc_compile import ops
 from mlc_compile.passes import events
 from mlc_compile.passes.multiply_bf16_tiles import MultiplyBF16Tiles
+from tests.passes.int8_graphs import SOURCES, K, W, acts_of, module_of, separate
 
-N, K = 24, 64
-W = ops.Matrix(N, "q4f16_1")
-SOURCES = {
-    "plain": ops.Source("plain", K),
-    "rms_norm": ops.Source("rms_norm", K, 1e-5),
-    "swiglu": ops.Source("swiglu", K),
-}
 STEP = MultiplyBF16Tiles()
 
 
 @pytest.fixture
 def module(graph):
-    """`module(body, m)`: body(emit, sources' inputs, parts, residual) with m rows."""
-
-    def make(body, m="n"):
-        inputs = {
-            "x": (1, m, K),
-            "gamma": (K,),
-            "gate_up": (1, m, 2 * K),
-            "packed": (2, 1, 144),
-            "residual": (1, m, N),
-        }
-
-        def unpacked(emit, x, gamma, gate_up, packed, residual):
-            given = {"plain": [x], "rms_norm": [x, gamma], "swiglu": [gate_up]}
-            return body(emit, given, [packed], residual)
-
-        return graph(inputs, unpacked, dtypes={"packed": "int32"})
-
-    return make
-
-
-def acts_of(emit, inputs, source, order=(0, 1, 2)):
-    quantized = emit(ops.quantize_act(inputs, source))
-    return [emit(relax.TupleGetItem(quantized, i)) for i in order]
-
-
-def integers(kind, *, with_residual=False):
-    def body(emit, given, parts, residual):
-        matmul = ops.int8_matmul(acts_of(emit, given[kind], SOURCES[kind]), parts, W)
-        return emit(ops.with_residual(matmul, matmul.args, residual) if with_residual else matmul)
-
-    return body
+    """`module(body, m)`: see `module_of`."""
+    return lambda body, m="n": module_of(graph, body, m)
 
 
 def tiles(kind, *, with_residual=False):
@@ -64,7 +29,7 @@ def tiles(kind, *, with_residual=False):
 @pytest.mark.parametrize("with_residual", [False, True])
 @pytest.mark.parametrize("kind", ops.SOURCES)
 def test_many_rows_are_rounded_with_all_that_was_fused(module, same, told, kind, with_residual):
-    got = STEP(module(integers(kind, with_residual=with_residual)))
+    got = STEP(module(separate(kind, with_residual=with_residual)))
     same(got, module(tiles(kind, with_residual=with_residual)))
     assert told(got, "MultiplyBF16Tiles") == [("mlc.int8_matmul", "done", "")]
 
@@ -89,7 +54,7 @@ def test_two_matmuls_of_one_quantization_share_one_rounding(module, same):
 
 
 def test_one_row_stays(module, refused):
-    assert refused(STEP, module(integers("plain"), m=1)) == ["it has one row"]
+    assert refused(STEP, module(separate("plain"), m=1)) == ["it has one row"]
 
 
 def items_in_another_order(emit, given, parts, _residual):
@@ -112,6 +77,6 @@ def test_a_float_matmul_is_none_of_its_business(module, stays):
 
 def test_a_second_run_changes_nothing_and_events_survive(module, stays):
     earlier = events.Event("Earlier", "w", "kept")
-    once = STEP(events.record(module(integers("plain")), [earlier]))
+    once = STEP(events.record(module(separate("plain")), [earlier]))
     assert events.read(once)[0] == earlier
     stays(STEP, once)

@@ -216,3 +216,18 @@ def int4_matrix() -> Callable[..., Int4Matrix]:
         )
 
     return make
+
+
+@pytest.fixture(scope="session")
+def weights(int4_matrix: Callable[..., Int4Matrix]) -> Callable[..., Int4Matrix]:
+    """`weights(n, k)`: random codes 0..15 and scales, one row of w all zero, unless it is alone."""
+
+    def make(n: int, k: int, dtype: str = "float16") -> Int4Matrix:
+        random = np.random.default_rng([n, k])
+        codes = random.integers(0, 16, (n, k))
+        scales = random.uniform(-0.1, 0.1, (n, k // GROUP)).astype(dtype)
+        if n > 1:
+            codes[n // 2], scales[n // 2] = 7, 0
+        return int4_matrix(codes, scales)
+
+    return make

@@ -83,20 +83,6 @@ def activations(m, k, random):
     return rounded(random.standard_normal((m, k)).astype(np.float32))
 
 
-@pytest.fixture
-def weights(int4_matrix):
-    """`weights(n, k)`: random codes 0..15 and scales, one row of w all zero."""
-
-    def make(n, k, dtype="float16"):
-        random = np.random.default_rng([n, k])
-        codes = random.integers(0, 16, (n, k))
-        scales = random.uniform(-0.1, 0.1, (n, k // GROUP)).astype(dtype)
-        codes[n // 2], scales[n // 2] = 7, 0
-        return int4_matrix(codes, scales)
-
-    return make
-
-
 def multiplied(matrix):
     """w as the kernel has it, float64 [n, k]: code - 7 times scale in float32, then rounded."""
     scales = np.repeat(matrix.scales, GROUP, axis=-1).astype(np.float32)

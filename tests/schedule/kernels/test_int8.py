@@ -18,20 +18,6 @@ with_or_without = pytest.mark.parametrize("residual", [False, True])
 FEEDS = [("plain", False), ("rms_norm", True), ("swiglu", False)]
 
 
-@pytest.fixture
-def weights(int4_matrix):
-    """`weights(n, k)`: random codes 0..15 and scales, one row of w all zero."""
-
-    def make(n, k, dtype="float16"):
-        random = np.random.default_rng([n, k])
-        codes = random.integers(0, 16, (n, k))
-        scales = random.uniform(-0.1, 0.1, (n, k // GROUP)).astype(dtype)
-        codes[n // 2], scales[n // 2] = 7, 0
-        return int4_matrix(codes, scales)
-
-    return make
-
-
 class Gemm:
     """`gemm` of one matrix for one target."""
 

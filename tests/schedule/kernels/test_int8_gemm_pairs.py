@@ -22,21 +22,6 @@ Tile = int8_gemm_pairs.Tile
 K_OF_A_GROUP = GROUP // 8  # instructions
 
 
-@pytest.fixture(scope="module")
-def weights(int4_matrix):
-    """`weights(n, k)`: random codes 0..15 and scales, one row of w all zero, unless it is alone."""
-
-    def make(n, k, dtype="float16"):
-        random = np.random.default_rng([n, k])
-        codes = random.integers(0, 16, (n, k))
-        scales = random.uniform(-0.1, 0.1, (n, k // GROUP)).astype(dtype)
-        if n > 1:
-            codes[n // 2], scales[n // 2] = 7, 0
-        return int4_matrix(codes, scales)
-
-    return make
-
-
 def pairs(matrix, tile=None, *, residual=False):
     tile = tile or Tile.of(matrix.codec)
     return int8_gemm_pairs.gemm(matrix.codec, len(matrix.codes), tile, residual=residual)
