@@ -24,8 +24,8 @@ Operator and arguments, attributes below, result to the right:
     flat_attend(q, k_pages, v_pages, table, length)
         fields of `Attention`               o[1, m, h_q d]
 
-    quantize_act(inputs of `source`)        (codes i32[1, m, k/4], scales f32[1, m, k/32],
-        source, k, eps                       offsets i32[1, m, k/32])
+    quantize_act(inputs of `source`)        (codes i32[1, m, k/4], scales f32[1, m, k/group],
+        source, k, eps, fields of `Grouping` offsets i32[1, m, k/group])
     int8_matmul(codes, scales, offsets, parts of w[n, k] .., residual if any)
         n, scheme, residual                 [1, m, n]
     round_act(inputs of `source`)           i32[1, m, rounded_words(k)]: bfloat16 of k and k + 16
@@ -58,7 +58,7 @@ from tvm.ir import Op, make_node, register_op_attr
 from tvm.ir import _ffi_api as ir_ffi
 from tvm.tirx import IntImm
 
-from mlc_compile.layout import GROUP
+from mlc_compile.layout import GROUP, ZERO_POINT
 
 COMPUTE_DTYPE: Final = "float32"
 SOURCES: Final = {"plain": 1, "rms_norm": 2, "swiglu": 1}  # name -> number of inputs
@@ -223,10 +223,32 @@ class Source:
         return cls(kind=str(a["source"]), k=int(a["k"]), eps=float(a["eps"]))
 
 
-def quantize_act(inputs: Sequence[relax.Expr], source: Source) -> relax.Call:
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """How activations become int8: `group` consecutive k share a scale.
+
+    An offset is -zero times the sum of a group's codes: what the weights that they meet add to
+    a sum of products by being unsigned, `zero` standing for 0.
+    """
+
+    group: int = GROUP
+    zero: int = ZERO_POINT
+
+    @classmethod
+    def of(cls, call: relax.Call) -> "Grouping":
+        """The grouping of a `mlc.quantize_act`."""
+        return cls(group=int(call.attrs["group"]), zero=int(call.attrs["zero"]))
+
+
+NARROW: Final = Grouping()  # that of the weights
+
+
+def quantize_act(
+    inputs: Sequence[relax.Expr], source: Source, grouping: Grouping = NARROW
+) -> relax.Call:
     """`mlc.quantize_act` of what `source` makes of `inputs`."""
     assert len(inputs) == SOURCES[source.kind]
-    return _call("mlc.quantize_act", list(inputs), **source.attrs())
+    return _call("mlc.quantize_act", list(inputs), **source.attrs(), **asdict(grouping))
 
 
 def int8_matmul(acts: Sequence[relax.Expr], parts: Sequence[relax.Expr], w: Matrix) -> relax.Call:
@@ -395,12 +417,12 @@ def _infer_flat_attend(call: relax.Call, _builder: relax.BlockBuilder) -> relax.
 
 def _infer_quantize_act(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
     k = int(call.attrs["k"])
-    outer = shape_of(call.args[0])[:-1]
+    outer, groups = shape_of(call.args[0])[:-1], k // Grouping.of(call).group
     return relax.TupleType(
         [
             relax.TensorType([*outer, k // 4], "int32"),
-            relax.TensorType([*outer, k // GROUP], COMPUTE_DTYPE),
-            relax.TensorType([*outer, k // GROUP], "int32"),
+            relax.TensorType([*outer, groups], COMPUTE_DTYPE),
+            relax.TensorType([*outer, groups], "int32"),
         ]
     )
 

@@ -54,6 +54,7 @@ from mlc_compile.passes.quantize_weights import QuantizeWeights
 from mlc_compile.passes.simplify_algebra import SimplifyAlgebra
 from mlc_compile.quant import find_scheme, has_codes
 from mlc_compile.records import NOTHING, Chosen
+from mlc_compile.schedule.kernels.dot import grouping_for
 from mlc_compile.schedule.kernels.gpu.argmax import argmax
 from mlc_compile.schedule.kernels.gpu.argsort import argsort
 from mlc_compile.schedule.kernels.gpu.attention import paged_kv_kernels
@@ -220,7 +221,7 @@ def _activations(plan: Plan) -> tuple[Pass, ...]:
     if plan.activations == "float32":
         return (QuantizeActivations(refusal=_why_float(target)), *fused)
     return (
-        QuantizeActivations(),
+        QuantizeActivations(several=grouping_for(target)),
         FuseQuantizeSource(),  # norms and SwiGLU into the quantization that reads them
         FuseResidual(),
         norms,  # of the matmuls that stay float32

@@ -42,7 +42,8 @@ class _Fuser(Fuser):
             self.refused(name, "it has other readers")
             return super().visit_call_(call)
         self.done(name)
-        return ops.quantize_act([self.visit_expr(a) for a in producer.args], made)
+        inputs = [self.visit_expr(a) for a in producer.args]
+        return ops.quantize_act(inputs, made, ops.Grouping.of(call))
 
 
 def source_of(producer: relax.Expr) -> ops.Source | None:

@@ -98,7 +98,7 @@ class _Fuser(TargetFuser):
         if ops.is_call(reader, GEMV):
             swiglu = bool(reader.attrs["swiglu"])
             return ops.int8_gemv(inputs, reader.args[1:], plain, reader, swiglu=swiglu)
-        return ops.quantize_act(inputs, plain)
+        return ops.quantize_act(inputs, plain, ops.Grouping.of(reader))
 
 
 def _reads_swiglu(call: relax.Call) -> bool:

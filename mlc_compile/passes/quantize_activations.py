@@ -3,7 +3,8 @@
     quantized_matmul(x, parts)   ->   int8_matmul(quantize_act(x), parts)
 
 Two matmuls of one x share its quantization. Matmuls with unquantized weights stay float32,
-and so does a width that groups of 32 do not divide.
+and so does a width that groups of 32 do not divide. Where there may be several rows, more k
+may share a scale than one group of the weights has: what the kernels ask for.
 """
 
 from dataclasses import dataclass
@@ -28,13 +29,15 @@ MATMUL: Final = "mlc.quantized_matmul"
 class QuantizeActivations:
     """Every `mlc.quantized_matmul` whose weights are INT4; none, if there is a `refusal`.
 
-    A refusal is the reason why all activations stay float32, for the report.
+    A refusal is the reason why all activations stay float32, for the report. `several` is how
+    rows that may be several are quantized, where it divides their width.
     """
 
     refusal: str | None = None
+    several: ops.Grouping = ops.NARROW
 
     def transform_module(self, mod: IRModule, _ctx: PassContext) -> IRModule:
-        return fuse_functions(mod, partial(_Quantizer, refusal=self.refusal))
+        return fuse_functions(mod, partial(_Quantizer, given=self))
 
 
 @mutator
@@ -46,10 +49,10 @@ class _Quantizer(Fuser):
         mod: IRModule,
         func: relax.Function,
         noted: list[events.Event],
-        refusal: str | None,
+        given: QuantizeActivations,
     ) -> None:
         super().__init__(mod, func, noted)
-        self.refusal = refusal
+        self.given = given
         self.acts: dict[relax.Expr, list[relax.Var]] = {}
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
@@ -57,7 +60,7 @@ class _Quantizer(Fuser):
         if not ops.is_call(call, MATMUL):
             return call
         x, *parts = call.args
-        reason = self.refusal or _refusal(x, str(call.attrs["scheme"]))
+        reason = self.given.refusal or _refusal(x, str(call.attrs["scheme"]))
         if reason is not None:
             self.refused(MATMUL, reason)
             return call
@@ -67,9 +70,13 @@ class _Quantizer(Fuser):
     def _acts_of(self, x: relax.Expr) -> list[relax.Var]:
         if x not in self.acts:
             source = ops.Source("plain", int(ops.shape_of(x)[-1]))
-            both = self.builder_.emit(ops.quantize_act([x], source))
+            both = self.builder_.emit(ops.quantize_act([x], source, self._grouping(x, source.k)))
             self.acts[x] = [self.builder_.emit(relax.TupleGetItem(both, i)) for i in range(3)]
         return self.acts[x]
+
+    def _grouping(self, x: relax.Expr, k: int) -> ops.Grouping:
+        several = self.given.several
+        return ops.NARROW if ops.is_one_row(x) or k % several.group else several
 
 
 def _refusal(x: relax.Expr, scheme: str) -> str | None:

@@ -7,6 +7,7 @@ from tvm import relax
 
 from mlc_compile import ops
 from mlc_compile.artifact import FlatKV, KVDtype
+from mlc_compile.layout import GROUP
 from mlc_compile.schedule import families
 from mlc_compile.schedule.kernels import (
     activation,
@@ -17,7 +18,7 @@ from mlc_compile.schedule.kernels import (
     quantize,
     rope,
 )
-from mlc_compile.schedule.kernels.dot import DotProduct, dot_for
+from mlc_compile.schedule.kernels.dot import DotProduct, dot_for, grouping_for
 from mlc_compile.schedule.kernels.tiles import unit_for
 from mlc_compile.schedule.kernels.weights import Int4, codec_of
 from mlc_compile.schedule.rule import Kernel, Rule, plain, rows_of
@@ -83,7 +84,8 @@ def _flat_step(call: relax.Call, target: Target) -> Kernel:
 
 def _quantize_act(call: relax.Call, _target: Target) -> Kernel:
     results = list(call.ty.fields)
-    return Kernel("quantize_act", quantize.quantize(_feed(call)), list(call.args), results)
+    func = quantize.quantize(_feed(call), ops.Grouping.of(call))
+    return Kernel("quantize_act", func, list(call.args), results)
 
 
 def _int8_matmul(call: relax.Call, target: Target) -> Kernel:
@@ -93,7 +95,11 @@ def _int8_matmul(call: relax.Call, target: Target) -> Kernel:
     for feature, name, family in GEMMS:
         if feature in target.requires:
             return plain(name, family(codec, w.n, target, residual=residual), call)
-    func = families.int8_gemm_family(codec, w.n, _dot(target), target, residual=residual)
+    groups = int(ops.shape_of(call.args[1])[-1])
+    grouping = ops.NARROW if k // groups == GROUP else grouping_for(target)
+    func = families.int8_gemm_family(
+        codec, w.n, _dot(target), target, residual=residual, grouping=grouping
+    )
     return plain("int8_gemm", func, call)
 
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from mlc_compile.artifact import Activations, FlatKV
 from mlc_compile.layout import GROUP, ROWS
-from mlc_compile.ops import SOURCES, Attention, Source
+from mlc_compile.ops import NARROW, SOURCES, Attention, Grouping, Source
 from mlc_compile.records import Workload
 from mlc_compile.schedule.family import Family
 from mlc_compile.schedule.kernels import (
@@ -44,7 +44,13 @@ Operations = Callable[[int, int], int]
 
 
 def int8_gemm_family(
-    codec: Int4, n: int, dot: DotProduct, target: Target, *, residual: bool
+    codec: Int4,
+    n: int,
+    dot: DotProduct,
+    target: Target,
+    *,
+    residual: bool,
+    grouping: Grouping = NARROW,
 ) -> Family[int8_gemm.Tile]:
     """`int8_gemm.gemm`, for any number of rows."""
 
@@ -57,9 +63,11 @@ def int8_gemm_family(
         }
 
     return Family(
-        workload=_of_rows("cpu.int8_gemm", codec, n, residual=residual),
-        space=int8_gemm.Tile.space(target, codec),
-        build=lambda tile: int8_gemm.gemm(codec, n, dot, tile, residual=residual),
+        workload=_of_rows("cpu.int8_gemm", codec, n, residual=residual, group=grouping.group),
+        space=int8_gemm.Tile.space(target, codec, grouping.group),
+        build=lambda tile: int8_gemm.gemm(
+            codec, n, dot, tile, residual=residual, grouping=grouping
+        ),
         operands=(*ACTS, PACKED, *[INPUT] * residual, RESULT),
         derived=derived,
         operations=_of_product(n, codec.k),
@@ -183,10 +191,9 @@ def gemv_family(codec: Codec, n: int, *, eps: float | None, residual: bool) -> F
     )
 
 
-def _of_rows(family: str, codec: Int4, n: int, *, residual: bool) -> Workload:
-    return Workload.of(
-        family, n=n, k=codec.k, scales=str(codec.scale_dtype), residual=int(residual)
-    )
+def _of_rows(family: str, codec: Int4, n: int, *, residual: bool, **facts: int) -> Workload:
+    scales = str(codec.scale_dtype)
+    return Workload.of(family, n=n, k=codec.k, scales=scales, residual=int(residual), **facts)
 
 
 def _product(family: str, codec: Codec, n: int, eps: float | None, residual: bool) -> Workload:

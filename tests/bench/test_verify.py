@@ -23,6 +23,7 @@ from mlc_compile.bench.verify import (
     BOUNDS,
     Verification,
     compare,
+    int8_share,
     replay_proof,
     summed_up,
     verify,
@@ -181,3 +182,10 @@ def test_logits_of_another_shape_fail() -> None:
     check = compare(np.zeros((2, 3), np.float32), np.ones((2, 4), np.float32), BOUNDS["float32"])
     assert check.status == "fail"
     assert "(2, 4)" in check.reason
+
+
+def test_what_int8_may_lose_grows_as_a_random_walk() -> None:
+    """Twice the error for four times the layers; a wrong kernel, off by a share near 1, is seen."""
+    assert int8_share(40) == pytest.approx(2 * int8_share(10))
+    assert int8_share(1) < 0.04
+    assert int8_share(64) < 0.3

@@ -47,6 +47,19 @@ def test_a_gated_activation_is_computed_while_quantizing(graph, same):
     same(got.without_attr(events.ATTRIBUTE), graph(INPUTS, after))
 
 
+def test_the_groups_stay_as_they_are(graph, same):
+    wide = ops.Grouping(group=32, zero=128)
+
+    def before(emit, _x, gate_up, _gamma):
+        return emit(ops.quantize_act([emit(ops.swiglu(gate_up))], PLAIN, wide))
+
+    def after(emit, _x, gate_up, _gamma):
+        return emit(ops.quantize_act([gate_up], ops.Source("swiglu", K), wide))
+
+    got = FuseQuantizeSource()(graph(INPUTS, before)).without_attr(events.ATTRIBUTE)
+    same(got, graph(INPUTS, after))
+
+
 def test_the_producer_of_a_producer_stays(graph, same):
     """A norm of a SwiGLU: only the norm feeds the quantization."""
 

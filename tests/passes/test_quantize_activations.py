@@ -23,8 +23,8 @@ def module(graph):
     return lambda body, **inputs: graph({**INPUTS, **inputs}, body, dtypes=DTYPES)
 
 
-def quantized(emit, x, k=K):
-    both = emit(ops.quantize_act([x], ops.Source("plain", k)))
+def quantized(emit, x, k=K, grouping=ops.NARROW):
+    both = emit(ops.quantize_act([x], ops.Source("plain", k), grouping))
     return [emit(relax.TupleGetItem(both, i)) for i in range(3)]
 
 
@@ -32,8 +32,9 @@ def matmul(emit, x, *parts, scheme="q4f16_1"):
     return emit(ops.quantized_matmul(x, parts, ops.Matrix(N, scheme)))
 
 
-def product(emit, x, *parts, scheme="q4f16_1"):
-    return emit(ops.int8_matmul(quantized(emit, x), parts, ops.Matrix(N, scheme)))
+def product(emit, x, *parts, scheme="q4f16_1", k=K, grouping=ops.NARROW):
+    acts = quantized(emit, x, k, grouping)
+    return emit(ops.int8_matmul(acts, parts, ops.Matrix(N, scheme)))
 
 
 @pytest.mark.parametrize("scheme", INT4)
@@ -83,6 +84,28 @@ def test_functions_do_not_share_a_quantization(graph, module, same):
         return graph(INPUTS, of, dtypes=DTYPES, name="other", also=module(of))
 
     same(QuantizeActivations()(twice(body)), twice(after))
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "taken"),
+    [
+        ("n", 256, True),
+        (2, 128, True),
+        (1, 256, False),  # one row is not worth new weights
+        ("n", 192, False),  # does not divide
+    ],
+)
+def test_rows_that_may_be_several_are_grouped_as_their_kernel_wants(module, same, m, k, taken):
+    wide = ops.Grouping(group=128, zero=5)
+
+    def before(emit, x, _y, packed):
+        return matmul(emit, x, packed)
+
+    def after(emit, x, _y, packed):
+        return product(emit, x, packed, k=k, grouping=wide if taken else ops.NARROW)
+
+    got = QuantizeActivations(several=wide)(module(before, x=(1, m, k)))
+    same(got, module(after, x=(1, m, k)))
 
 
 @pytest.mark.parametrize("scheme", FLOAT)

@@ -2,8 +2,9 @@
 
 A lane holds four consecutive k of one row, so one step covers 16 rows and 4 k. Codes are
 0..15 and activations -127..127, so nothing saturates, and codes may count as signed where
-an instruction wants that. The first entry of `DOTS` whose features a target requires is
-used; without any there is no int8 path and activations stay float32.
+an instruction wants that. An instruction with a `zero` takes weights of all 8 bits too. The
+first entry of `DOTS` whose features a target requires is used; without any there is no int8
+path and activations stay float32.
 
 `smmla` takes two rows of activations: it multiplies matrices, for `int8_gemm_pairs` alone.
 """
@@ -14,6 +15,8 @@ from typing import Final
 
 from tvm import tirx
 
+from mlc_compile.layout import WIDE
+from mlc_compile.ops import NARROW, Grouping
 from mlc_compile.schedule.kernels.vector import Expr
 from mlc_compile.target import Target
 
@@ -27,6 +30,7 @@ class DotProduct:
     feature: str
     apply: Dot
     depth: int = 4  # products that a lane of the sums takes in a step
+    zero: int | None = None  # the byte for 0 in weights of all 8 bits; None: it takes none such
 
 
 def dot_for(target: Target) -> DotProduct | None:
@@ -37,6 +41,12 @@ def dot_for(target: Target) -> DotProduct | None:
 def fastest_for(target: Target) -> DotProduct | None:
     """The instruction with most products, whatever it takes for its activations."""
     return MATRIX if MATRIX.feature in target.requires else dot_for(target)
+
+
+def grouping_for(target: Target) -> Grouping:
+    """How the kernel for many rows wants its activations: by more than a group where it can."""
+    dot = fastest_for(target)
+    return NARROW if dot is None or dot.zero is None else Grouping(WIDE, dot.zero)
 
 
 def _vpdpbusd(bits: int) -> Dot:
@@ -90,12 +100,15 @@ def _in_halves(part: Dot) -> Dot:
 MADDUBS_512: Final = ("llvm.x86.avx512.pmaddubs.w.512", "llvm.x86.avx512.pmaddw.d.512")
 MADDUBS_256: Final = ("llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd")
 
+UNSIGNED: Final = 128
+SIGNED: Final = 0
+
 DOTS: Final = (
-    DotProduct("avx512_vnni", _vpdpbusd(512)),
+    DotProduct("avx512_vnni", _vpdpbusd(512), zero=UNSIGNED),
     DotProduct("avx512bw", _maddubs(512, *MADDUBS_512)),
-    DotProduct("avx_vnni", _in_halves(_vpdpbusd(256))),
+    DotProduct("avx_vnni", _in_halves(_vpdpbusd(256)), zero=UNSIGNED),
     DotProduct("avx2", _in_halves(_maddubs(256, *MADDUBS_256))),
-    DotProduct("asimddp", _in_halves(_in_halves(_sdot))),
+    DotProduct("asimddp", _in_halves(_in_halves(_sdot)), zero=SIGNED),
 )
 
 MATRIX: Final = DotProduct("i8mm", _in_halves(_in_halves(smmla)), depth=8)

@@ -1,7 +1,9 @@
 """y = x w^T for many rows of x: INT4 weights by int8 activations that `quantize` prepared.
 
 A group of k is summed exactly and scaled once, as in `int8`. Weights are unpacked to bytes
-once for all rows: what is unpacked, and which sums are held, is a `Tile`.
+once for all rows: what is unpacked, and which sums are held, is a `Tile`. Where activations
+were quantized by more k than a group of the weights has, the weights are requantized to match:
+scaling each sum of 32 products costs a quarter of what the products do.
 """
 
 from dataclasses import dataclass
@@ -11,11 +13,13 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from mlc_compile.layout import GROUP, ROWS
+from mlc_compile.ops import NARROW, Grouping
 from mlc_compile.schedule.kernels import strips
 from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.dot import DotProduct
-from mlc_compile.schedule.kernels.int8 import STEPS, WORDS, unpacked
+from mlc_compile.schedule.kernels.int8 import WORDS, K, unpacked
 from mlc_compile.schedule.kernels.quantize import Quantized
+from mlc_compile.schedule.kernels.requantize import Put, requantize
 from mlc_compile.schedule.kernels.strips import Method, Part
 from mlc_compile.schedule.kernels.vector import LANES, Buffer, Expr, Index
 from mlc_compile.schedule.kernels.weights import Int4
@@ -34,25 +38,28 @@ class Tile:
     ahead: int = 1  # pairs of groups of the next strip that every tile of rows asks for
 
     @classmethod
-    def of(cls, target: Target, codec: Int4) -> "Tile":
-        """Integer and float sums take half the vector registers if a row block is one, else 3/4."""
+    def of(cls, target: Target, codec: Int4, group: int = GROUP) -> "Tile":
+        """Integer and float sums take half the vector registers if a row block is one, else 3/4.
+
+        Wide groups end late: a twentieth faster, the offsets being few.
+        """
         whole = target.f32_lanes >= LANES
         blocks = 2 if whole and codec.blocks % 2 == 0 else 1
         registers = 2 * blocks * max(1, LANES // target.f32_lanes)
         held = target.vector_registers // 2 if whole else target.vector_registers * 3 // 4
-        return cls(m=max(1, held // registers), blocks=blocks)
+        return cls(m=max(1, held // registers), blocks=blocks, late=int(group > GROUP))
 
     @classmethod
-    def space(cls, target: Target, codec: Int4) -> "Space[Tile]":
+    def space(cls, target: Target, codec: Int4, group: int = GROUP) -> "Space[Tile]":
         """Strips and parts are whole, and the registers hold the integer sums."""
-        groups, split = codec.k // GROUP, max(1, LANES // target.f32_lanes)
+        groups, split = codec.k // group, max(1, LANES // target.f32_lanes)
 
         def valid(tile: Tile) -> bool:
             held = tile.m * tile.blocks * split
             broken = codec.blocks % tile.blocks or groups % tile.parts
             return not broken and held <= target.vector_registers
 
-        return Space(cls.of(target, codec), TILES, valid)
+        return Space(cls.of(target, codec, group), TILES, valid)
 
 
 TILES: Final = {
@@ -64,20 +71,23 @@ TILES: Final = {
 }
 
 
-def gemm(codec: Int4, n: int, dot: DotProduct, tile: Tile, *, residual: bool) -> tirx.PrimFunc:
+def gemm(
+    codec: Int4, n: int, dot: DotProduct, tile: Tile, *, residual: bool, grouping: Grouping = NARROW
+) -> tirx.PrimFunc:
     """codes, scales, offsets of x[1, m, k], parts of w[n, k], residual if any -> y[1, m, n].
 
     A strip is unpacked to bytes, k * 16 for each of its row blocks, for the L2 cache.
     """
 
     def panel(groups: int) -> _Panel:
-        return _Panel.make(groups, tile.blocks)
+        return _Panel.make(groups, tile.blocks, grouping)
 
     def add(x: Quantized, panel: _Panel, acc: v.Registers, rows: list[Expr], part: Part) -> None:
         with T.serial(0, part.groups) as g:
             _add_group(x, panel, acc, (rows, g, part.first + g), (dot, tile))
 
-    return strips.gemm(codec, n, tile, Method(tile.m, panel, add), residual=residual)
+    method = Method(tile.m, grouping.group, panel, add)
+    return strips.gemm(codec, n, tile, method, residual=residual)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,24 +97,46 @@ class _Panel:
     codes: Buffer
     scales: Buffer
     blocks: int
+    grouping: Grouping
 
     @classmethod
-    def make(cls, groups: int, blocks: int) -> "_Panel":
+    def make(cls, groups: int, blocks: int, grouping: Grouping) -> "_Panel":
         return cls(
-            codes=v.workspace((groups, STEPS, blocks, ROWS), "int32"),
+            codes=v.workspace((groups, grouping.group // K, blocks, ROWS), "int32"),
             scales=v.workspace((groups, blocks, ROWS)),
             blocks=blocks,
+            grouping=grouping,
         )
+
+    @property
+    def steps(self) -> int:
+        """Dot products of a group."""
+        return self.grouping.group // K
 
     def fill(
         self, codec: Int4, parts: list[Buffer], source: tuple[Index, Index], at: tuple[Index, int]
     ) -> None:
         """Unpack block and group `source` to group and block `at` of the panel."""
-        g, b = at
-        v.store(codec.scale(parts, *source), self.scales, g, b, 0)
-        for word in range(WORDS):
-            for half, codes in enumerate(unpacked(codec.word(parts, *source, word))):
-                v.store(codes, self.codes, g, half * WORDS + word, b, 0)
+        (block, group), (g, b) = source, at
+
+        def put(step: Index, codes: Expr) -> None:
+            v.store(codes, self.codes, g, step, b, 0)
+
+        several = self.grouping.group // GROUP
+        if several == 1:
+            scale = _unpack(codec, parts, source, put)
+        else:
+            groups = group * several, several
+            scale = requantize(codec, parts, block, groups, self.grouping.zero, put)
+        v.store(scale, self.scales, g, b, 0)
+
+
+def _unpack(codec: Int4, parts: list[Buffer], source: tuple[Index, Index], put: Put) -> Expr:
+    """The scales of block and group `source`; `put` takes its codes, as `requantize` gives them."""
+    for word in range(WORDS):
+        for half, codes in enumerate(unpacked(codec.word(parts, *source, word))):
+            put(half * WORDS + word, codes)
+    return codec.scale(parts, *source)
 
 
 def _add_group(
@@ -123,10 +155,10 @@ def _add_group(
     for register, row, _ in places:
         begin = 0 if tile.late else x.offsets[0, row, g]
         v.store(v.splat_i32(begin), *sums[register], 0)
-    for step in range(STEPS):
+    for step in range(panel.steps):
         codes = [v.load(panel.codes, held, step, b, 0) for b in range(panel.blocks)]
         for register, row, b in places:
-            acts = v.splat_i32(x.codes[0, row, g * STEPS + step])
+            acts = v.splat_i32(x.codes[0, row, g * panel.steps + step])
             at = sums[register]
             v.store(dot.apply(v.load(*at, 0), codes[b], acts), *at, 0)
     for register, row, b in places:

@@ -95,7 +95,7 @@ def gemm(codec: Int4, n: int, tile: Tile, *, residual: bool) -> tirx.PrimFunc:
             _add_group(x, panel, acc, (rows, g, part.first + g), tile)
         _unpaired(acc, sums, tile)
 
-    return strips.gemm(codec, n, tile, Method(2 * tile.pairs, panel, add), residual=residual)
+    return strips.gemm(codec, n, tile, Method(2 * tile.pairs, GROUP, panel, add), residual=residual)
 
 
 @dataclass(frozen=True, slots=True)

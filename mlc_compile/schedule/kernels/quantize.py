@@ -1,10 +1,10 @@
-"""Dynamic int8 quantization of activations, by groups of 32 along k, with what feeds it fused in.
+"""Dynamic int8 quantization of activations, by groups along k, with what feeds it fused in.
 
-    x[k] = code[k] scale[k // 32],  |code| <= 127,  scale = max|x| / 127 over the group
+    x[k] = code[k] scale[k // group],  |code| <= 127,  scale = max|x| / 127 over the group
 
 A feed writes one row of x, a group at a time, into registers; `quantize_row` turns it
-into codes (four to an int32, lowest k first), scales, and offsets -7 sum(codes), which is
-what the weights' zero point subtracts from a group's sum.
+into codes (four to an int32, lowest k first), scales, and offsets -zero sum(codes), which is
+what the weights' zero point subtracts from a group's sum. `ops.Grouping` has both numbers.
 """
 
 from collections.abc import Callable
@@ -14,12 +14,11 @@ from typing import Final
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from mlc_compile.layout import GROUP, ZERO_POINT
+from mlc_compile.ops import NARROW, Grouping
 from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.norm import inverse_rms
 from mlc_compile.schedule.kernels.vector import LANES, Buffer, Expr, Index
 
-HALVES = GROUP // LANES
 ROUND = 12582912.0  # 1.5 * 2**23: adding it leaves the nearest integer in the low mantissa bits
 LEAST: Final = 1e-30  # what the largest counts as at least: zeros must not divide by zero
 
@@ -38,20 +37,20 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
-    """Quantized rows: codes i32[.., k/4], scales f32[.., k/32], offsets i32[.., k/32]."""
+    """Quantized rows: codes i32[.., k/4], scales f32[.., k/group], offsets i32[.., k/group]."""
 
     codes: Buffer
     scales: Buffer
     offsets: Buffer
 
     @classmethod
-    def declare(cls, m: Index, k: int, names: tuple[str, str, str]) -> "Quantized":
+    def declare(cls, m: Index, k: int, group: int, names: tuple[str, str, str]) -> "Quantized":
         """The next three parameters of the kernel: m rows of k numbers, [1, m, ..]."""
         codes, scales, offsets = names
         return cls(
             codes=v.argument(codes, (1, m, k // 4), "int32"),
-            scales=v.argument(scales, (1, m, k // GROUP)),
-            offsets=v.argument(offsets, (1, m, k // GROUP), "int32"),
+            scales=v.argument(scales, (1, m, k // group)),
+            offsets=v.argument(offsets, (1, m, k // group), "int32"),
         )
 
 
@@ -105,29 +104,35 @@ FEEDS: Final[dict[str, Callable[[int, float], Feed]]] = {
 }
 
 
-def quantize(feed: Feed) -> tirx.PrimFunc:
-    """x[1, m, k] of `feed` -> codes i32[1, m, k/4], scales f32[1, m, k/32], offsets i32 alike."""
+def quantize(feed: Feed, grouping: Grouping = NARROW) -> tirx.PrimFunc:
+    """x[1, m, k] of `feed` -> codes i32[1, m, k/4], scales f32 and offsets i32[1, m, k/group]."""
     m = v.size("m")
     with v.kernel() as builder:
         inputs = feed.declare(m)
-        out = Quantized.declare(m, feed.k, ("codes", "scales", "offsets"))
+        out = Quantized.declare(m, feed.k, grouping.group, ("codes", "scales", "offsets"))
         with T.parallel(0, m) as row:
-            quantize_row(feed, inputs, row, out, (0, row))
+            quantize_row(feed, inputs, row, out, (0, row), grouping)
     return builder.get()
 
 
 def quantize_row(
-    feed: Feed, inputs: list[Buffer], row: Index, out: Quantized, to: tuple[Index, ...]
+    feed: Feed,
+    inputs: list[Buffer],
+    row: Index,
+    out: Quantized,
+    to: tuple[Index, ...],
+    grouping: Grouping = NARROW,
 ) -> None:
     """Quantize one row of what `feed` gives into row `to` of `out`."""
-    load = feed.start(inputs, row)
-    with T.serial(0, feed.k // GROUP) as g:
-        x = v.local(HALVES)
+    load, group = feed.start(inputs, row), grouping.group
+    vectors = group // LANES
+    with T.serial(0, feed.k // group) as g:
+        x = v.local(vectors)
         peak = v.local(1, dtype="int32")
         v.store(v.splat_i32(0), peak, 0, 0)
-        for half in range(HALVES):
-            v.store(load(g * GROUP + half * LANES), x, half, 0)
-            magnitude = magnitude_bits(v.load(x, half, 0))
+        for i in range(vectors):
+            v.store(load(g * group + i * LANES), x, i, 0)
+            magnitude = magnitude_bits(v.load(x, i, 0))
             v.store(tirx.max(v.load(peak, 0, 0), magnitude), peak, 0, 0)
         top = v.local(2, 1)
         v.put(tirx.reinterpret(v.F32, v.largest(peak, 0)), top, 0, 0)
@@ -135,13 +140,13 @@ def quantize_row(
         v.put(v.const(127.0) / tirx.max(top[0, 0], v.const(LEAST)), top, 1, 0)
         total = v.local(1, dtype="int32")
         v.store(v.splat_i32(0), total, 0, 0)
-        for half in range(HALVES):
-            code = nearest(v.load(x, half, 0) * v.splat(top[1, 0]))
+        for i in range(vectors):
+            code = nearest(v.load(x, i, 0) * v.splat(top[1, 0]))
             held = v.local(1, dtype="int32")
             v.store(code, held, 0, 0)
             v.store(v.load(total, 0, 0) + v.load(held, 0, 0), total, 0, 0)
-            _store_bytes(v.load(held, 0, 0), out.codes, to, g * (GROUP // 4) + half * (LANES // 4))
-        v.put(v.total(total, 0) * v.int32(-ZERO_POINT), out.offsets, *to, g)
+            _store_bytes(v.load(held, 0, 0), out.codes, to, g * (group // 4) + i * (LANES // 4))
+        v.put(v.total(total, 0) * v.int32(-grouping.zero), out.offsets, *to, g)
 
 
 def magnitude_bits(x: Expr, lanes: int = LANES) -> Expr:

@@ -42,7 +42,10 @@ class Panel(Protocol):
     def fill(
         self, codec: Int4, parts: list[Buffer], source: tuple[Index, Index], at: tuple[Index, int]
     ) -> None:
-        """Unpack block and group `source` to group and block `at` of the panel."""
+        """Unpack block and group `source` to group and block `at` of the panel.
+
+        A group here is the method's.
+        """
 
 
 P = TypeVar("P", bound=Panel)
@@ -61,10 +64,12 @@ class Method(Generic[P]):
     """How a strip is multiplied.
 
     `panel(groups)` is scratch memory, and `add(x, panel, sums, rows, part)` adds to sums by rows
-    of x and row blocks, a vector each, the products of a part.
+    of x and row blocks, a vector each, the products of a part. All groups are of `group` k, and
+    so x was quantized.
     """
 
     rows: int  # of x in a step
+    group: int
     panel: Callable[[int], P]
     add: Callable[[Quantized, P, v.Registers, list[Expr], Part], None]
 
@@ -75,9 +80,10 @@ def gemm(codec: Int4, n: int, cut: Cut, method: Method[P], *, residual: bool) ->
     The last step of rows is ragged: its surplus rows repeat the last row and write what that
     row writes.
     """
-    m, depth = v.size("m"), codec.k // GROUP // cut.parts
+    m, depth = v.size("m"), codec.k // method.group // cut.parts
     with v.kernel() as builder:
-        x = Quantized.declare(m, codec.k, ("acts", "act_scales", "act_offsets"))
+        names = ("acts", "act_scales", "act_offsets")
+        x = Quantized.declare(m, codec.k, method.group, names)
         weights = codec.arguments()
         base = v.argument("residual", (1, m, n)) if residual else None
         y = v.argument("y", (1, m, n))

@@ -54,10 +54,15 @@ def row_with(feature: str) -> Target:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """`dot_row`: each dot product of this architecture; skipped where the CPU lacks it."""
-    if "dot_row" in metafunc.fixturenames:
-        here = [d.feature for d in DOTS if find_target(BASES[d.feature]).arch == machine()]
-        metafunc.parametrize("dot_row", here, indirect=True)
+    """`dot_row`: each dot product of this architecture; skipped where the CPU lacks it.
+
+    `wide_row`: those that take weights of all 8 bits.
+    """
+    here = [d for d in DOTS if find_target(BASES[d.feature]).arch == machine()]
+    chosen = {"dot_row": here, "wide_row": [d for d in here if d.zero is not None]}
+    for name, dots in chosen.items():
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, [d.feature for d in dots], indirect=True)
 
 
 EPS = np.finfo(np.float32).eps
@@ -142,6 +147,16 @@ def emulate(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
 @pytest.fixture
 def dot_row(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Target:
     """A target that this CPU can run; `find_target` knows it by its name."""
+    return _runnable(request, monkeypatch)
+
+
+@pytest.fixture
+def wide_row(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Target:
+    """As `dot_row`."""
+    return _runnable(request, monkeypatch)
+
+
+def _runnable(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Target:
     row = row_with(request.param)
     missing = missing_features(row.requires)
     if missing:

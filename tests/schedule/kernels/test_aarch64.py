@@ -10,9 +10,10 @@ from mlc_compile.artifact import FlatKV
 from mlc_compile.layout import GROUP
 from mlc_compile.ops import Attention
 from mlc_compile.schedule.kernels import attention, int8, int8_gemm, quantize
-from mlc_compile.schedule.kernels.dot import dot_for
+from mlc_compile.schedule.kernels.dot import dot_for, grouping_for
 from mlc_compile.target import find_target
 from tests.schedule.kernels.emulator import assembly
+from tests.schedule.kernels.int8_products import Gemm, acts_of
 
 ROW, HERE = find_target("cpu-aarch64-dotprod"), find_target("cpu")
 EPS = np.finfo(np.float32).eps
@@ -116,6 +117,16 @@ def test_gemm_is_exact_on_arm(emulate, matrix, codec):
         _, *acts = prepare(x, *blank, np.zeros((1, m, 3), np.int32))
         *_, y = multiply(*acts, *matrix.packed, np.full((1, m, 40), np.nan, np.float32))
         within(y, x, matrix)
+
+
+@pytest.mark.slow
+def test_wide_groups_are_exact_on_arm(emulate, int4_matrix):
+    random, grouping = np.random.default_rng(5), grouping_for(ROW)
+    scales = random.uniform(0.01, 1, (40, 8)).astype(np.float16)
+    matrix = int4_matrix(random.integers(0, 15, (40, 256)), scales)
+    wide = Gemm(lambda func, _row: emulate(func, ROW), matrix, ROW, grouping)
+    for m in (1, 5, 16):
+        wide.check(acts_of(m, 256, random, grouping=grouping), random)
 
 
 @pytest.mark.slow

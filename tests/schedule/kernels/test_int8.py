@@ -8,7 +8,7 @@ from mlc_compile.layout import GROUP
 from mlc_compile.schedule.kernels import int8, int8_gemm, quantize
 from mlc_compile.schedule.kernels.dot import dot_for
 from mlc_compile.target import find_target
-from tests.schedule.kernels.int8_products import Acts, acts_of, check
+from tests.schedule.kernels.int8_products import Acts, Gemm, acts_of, check
 
 NORM_EPS = 1e-6
 
@@ -16,23 +16,6 @@ with_or_without = pytest.mark.parametrize("residual", [False, True])
 
 # Each source, with a residual or without: the one ends before the other begins.
 FEEDS = [("plain", False), ("rms_norm", True), ("swiglu", False)]
-
-
-class Gemm:
-    """`gemm` of one matrix for one target."""
-
-    def __init__(self, compile_kernel, matrix, row, *, residual=False):
-        self.matrix, self.n, self.residual = matrix, len(matrix.codes), residual
-        tile = int8_gemm.Tile.of(row, matrix.codec)
-        func = int8_gemm.gemm(matrix.codec, self.n, dot_for(row), tile, residual=residual)
-        self.run = compile_kernel(func, row.name)
-
-    def check(self, acts, random):
-        m = len(acts.codes)
-        base = [random.standard_normal((1, m, self.n)).astype(np.float32)] * self.residual
-        y = np.full((1, m, self.n), np.nan, np.float32)
-        *_, y = self.run(*acts.arrays, *self.matrix.packed, *base, y)
-        check(y, acts, self.matrix, *(b[0] for b in base))
 
 
 class Gemv:
@@ -210,16 +193,14 @@ def test_rows_without_activations_are_zero_or_the_residual(compile_kernel, weigh
     for residual in (False, True):
         gemm = Gemm(compile_kernel, matrix, find_target("cpu"), residual=residual)
         base = [np.random.default_rng(11).standard_normal((1, 7, 48)).astype(np.float32)] * residual
-        y = np.full((1, 7, 48), np.nan, np.float32)
-        *_, y = gemm.run(*acts.arrays, *matrix.packed, *base, y)
+        y = gemm.run(acts, *base)
         np.testing.assert_array_equal(y[0, 3], base[0][0, 3] if base else np.zeros(48))
 
 
 def test_a_zero_weight_row_gives_zero(compile_kernel, weights):
     matrix = weights(33, 96)
     gemm = Gemm(compile_kernel, matrix, find_target("cpu"))
-    y = np.full((1, 9, 33), np.nan, np.float32)
-    *_, y = gemm.run(*acts_of(9, 96, np.random.default_rng(12)).arrays, *matrix.packed, y)
+    y = gemm.run(acts_of(9, 96, np.random.default_rng(12)))
     assert (y[0, :, 16] == 0).all()
 
 
@@ -227,10 +208,7 @@ def test_gemm_and_gemv_agree_on_one_row(compile_kernel, weights, dot_row):
     matrix = weights(48, 1024)
     gemv, gemm = (kind(compile_kernel, matrix, dot_row) for kind in (Gemv, Gemm))
     inputs = gemv.inputs(np.random.default_rng(13))
-    *_, y = gemm.run(
-        *gemv.acts(inputs).arrays, *matrix.packed, np.full((1, 1, 48), np.nan, np.float32)
-    )
-    np.testing.assert_array_equal(gemv(inputs), y)
+    np.testing.assert_array_equal(gemv(inputs), gemm.run(gemv.acts(inputs)))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Activations to int8 by groups of 32, against float64.
+"""Activations to int8 by groups, against float64.
 
 The kernel computes x and its group's maximum in float32, each within some eps of the true
 value (CLOSE), so x * 127 / max is off by at most 127 times that, and a code may differ from
@@ -42,27 +42,27 @@ def exact(kind, inputs):
 
 @pytest.fixture
 def quantized(compile_kernel):
-    """`quantized(kind, inputs)`: int8 codes [m, k], scales [m, k/32], offsets [m, k/32]."""
+    """`quantized(kind, inputs)`: int8 codes [m, k], scales and offsets [m, k / group]."""
     kernels = {}
 
-    def run(kind, inputs, level="cpu"):
+    def run(kind, inputs, level="cpu", grouping=ops.NARROW):
         m, k = inputs[0].shape[1], inputs[0].shape[2] // (2 if kind == "swiglu" else 1)
-        if (kind, k) not in kernels:
-            feed = quantize.FEEDS[kind](k, NORM_EPS)
-            kernels[kind, k] = compile_kernel(quantize.quantize(feed), level)
-        groups = (1, m, k // GROUP)
+        if (kind, k, grouping) not in kernels:
+            func = quantize.quantize(quantize.FEEDS[kind](k, NORM_EPS), grouping)
+            kernels[kind, k, grouping] = compile_kernel(func, level)
+        groups, kernel = (1, m, k // grouping.group), kernels[kind, k, grouping]
         outs = np.full((1, m, k // 4), -1, np.int32), np.full(groups, np.nan, np.float32)
-        *_, codes, scales, offsets = kernels[kind, k](*inputs, *outs, np.full(groups, 99, np.int32))
+        *_, codes, scales, offsets = kernel(*inputs, *outs, np.full(groups, 99, np.int32))
         return codes.view(np.int8)[0].astype(np.int64), scales[0], offsets[0]
 
     return run
 
 
-def check(kind, inputs, answer):
+def check(kind, inputs, answer, grouping=ops.NARROW):
     codes, scales, offsets = answer
     x = exact(kind, inputs)
     m, k = x.shape
-    groups = x.reshape(m, -1, GROUP)
+    groups = x.reshape(m, -1, grouping.group)
     top = np.abs(groups).max(axis=-1)
     places = groups * (127 / np.where(top > 0, top, 1))[..., None]
     distance = np.abs(codes.reshape(groups.shape) - places)
@@ -70,7 +70,8 @@ def check(kind, inputs, answer):
     assert np.abs(codes).max() <= 127
     rounding = k if kind == "rms_norm" else 2 * CLOSE[kind]  # the norm's sum has k terms
     assert (np.abs(scales - top / 127) <= rounding * EPS * top / 127).all()
-    np.testing.assert_array_equal(offsets, -7 * codes.reshape(groups.shape).sum(axis=-1))
+    sums = codes.reshape(groups.shape).sum(axis=-1)
+    np.testing.assert_array_equal(offsets, -grouping.zero * sums)
 
 
 @every_source
@@ -85,6 +86,14 @@ def test_any_number_of_rows_and_groups(quantized, kind, k):
     for m in (1, 2, 7, 33):
         inputs = inputs_of(kind, m, k, np.random.default_rng([m, k]))
         check(kind, inputs, quantized(kind, inputs))
+
+
+@every_source
+@pytest.mark.parametrize("zero", [0, 128])
+def test_groups_of_128_and_weights_of_another_zero(quantized, kind, zero):
+    grouping = ops.Grouping(group=128, zero=zero)
+    inputs = inputs_of(kind, 5, 384, np.random.default_rng(4))
+    check(kind, inputs, quantized(kind, inputs, grouping=grouping), grouping)
 
 
 @every_source
