@@ -33,7 +33,7 @@ Parts = dict[str, Array]
 Shapes = dict[str, tuple[tuple[int, ...], str]]  # suffix -> (shape, dtype)
 
 GROUP: Final = 32  # consecutive k that share a scale: of INT4 weights, and of int8 activations
-WIDE: Final = 4 * GROUP  # the same of int8 activations, where a kernel multiplies many rows so
+WIDE: Final = 4 * GROUP  # the same of activations in prompts, where the kernel takes that
 NIBBLES: Final = 8  # INT4 codes in a word
 ZERO_POINT: Final = 7  # the code that stands for 0, and the largest magnitude of code - 7
 

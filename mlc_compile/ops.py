@@ -227,12 +227,17 @@ class Source:
 class Grouping:
     """How activations become int8: `group` consecutive k share a scale.
 
-    An offset is -zero times the sum of a group's codes: what the weights that they meet add to
-    a sum of products by being unsigned, `zero` standing for 0.
+    An offset is -zero times the sum of a group's codes: it takes off what a sum of products has
+    too much, `zero` being the byte that stands for 0 in the weights.
     """
 
     group: int = GROUP
     zero: int = ZERO_POINT
+
+    @property
+    def several(self) -> int:
+        """Groups of the weights that share a scale."""
+        return self.group // GROUP
 
     @classmethod
     def of(cls, call: relax.Call) -> "Grouping":
@@ -240,7 +245,7 @@ class Grouping:
         return cls(group=int(call.attrs["group"]), zero=int(call.attrs["zero"]))
 
 
-NARROW: Final = Grouping()  # that of the weights
+NARROW: Final = Grouping()  # as INT4 weights are grouped, and their codes
 
 
 def quantize_act(

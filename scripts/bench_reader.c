@@ -1,5 +1,5 @@
 /* How fast threads read memory together: `bench_reader THREADS BYTES SWEEPS` prints bytes a second,
- * the best of the sweeps.
+ * the best of so many sweeps in each way.
  *
  * Each thread reads its own share, 64 bytes at a time; a compiler for a CPU with AVX-512 makes
  * that one load each. It does so in 1, 2, 4 and 8 places at once, as which is fastest differs
@@ -15,7 +15,8 @@
 #include <sys/mman.h>
 #include <time.h>
 
-/* SKEW lines apart from a multiple of a page, or the lines of all streams share a set of the cache. */
+/* Streams lie SKEW lines, or twice or four times as many, apart from a multiple of a page: else the
+ * lines of all share a set of the cache. */
 enum { MOST_STREAMS = 8, WAYS = 4, SKEW = 17, MAX_THREADS = 1024 };
 
 typedef uint64_t line __attribute__((vector_size(64)));

@@ -7,6 +7,7 @@ JSON: `build` does so in a process that has not loaded the compiler.
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
@@ -41,12 +42,29 @@ from mlc_compile.target import missing_features
 Floats = npt.NDArray[np.float32]
 Outcome = Literal["pass", "fail", "not run"]
 
-# Of a product of int8: its error as a share of its size, where factors are normally distributed.
-# Groups of 128 round activations by 6e-3 of their deviation and requantized weights by as much;
-# groups of 32 lose half of that, an int8 cache and bfloat16 less.
-INT8_ERROR: Final = 9e-3
-PRODUCTS: Final = 4  # of a layer, each of which reads the one before
-MARGIN: Final = 2  # random weights measure up to 0.7 of the walk, trained ones 0.2
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """The error of a product as a share of its size, and how many of those a layer has.
+
+    One product reads the one before, so over all layers errors add up as a random walk, of
+    which twice as much is allowed: Qwen3-0.6B and 1.7B with random weights measure 0.4 and 0.7
+    of the walk, the trained examples 0.2.
+    """
+
+    error: float
+    products: int
+
+    def share(self, layers: int) -> float:
+        """The bound for a model of so many layers."""
+        return 2 * self.error * math.sqrt(self.products * layers)
+
+
+# Of normally distributed factors. A group of 128 rounds activations by 6e-3 of their deviation
+# and requantized weights by as much; with groups of 32, whose weights are exact, and with
+# bfloat16 a product loses half. A head of an int8 cache is rounded as a group is.
+PROJECTIONS: Final = Rounding(9e-3, products=4)  # q, k and v; o; gate and up; down
+ATTENTION: Final = Rounding(6e-3, products=2)  # scores and weighted values
 
 # Allowed |logit - reference| as a share of the largest |reference logit|, by dtype of the KV
 # cache. Both sides compute in float32 from equal weights and differ in the order of their
@@ -58,14 +76,9 @@ BOUNDS: Final = {"float32": 2e-4, "float16": 5e-3}
 def allowed_share(manifest: Manifest) -> float:
     """The bound for an artifact: that of its coarsest rounding."""
     kv = manifest.kv
-    if manifest.activations == "int8" or kv.dtype == "int8":
-        return int8_share(kv.layers)
-    return BOUNDS[kv.dtype]
-
-
-def int8_share(layers: int) -> float:
-    """The errors of all products add up as a random walk."""
-    return MARGIN * INT8_ERROR * math.sqrt(PRODUCTS * layers)
+    projections = PROJECTIONS.share(kv.layers) if manifest.activations == "int8" else 0.0
+    attention = ATTENTION.share(kv.layers) if kv.scaled else BOUNDS[kv.dtype]
+    return max(projections, attention)
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

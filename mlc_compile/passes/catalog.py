@@ -62,7 +62,7 @@ PASSES: Final[dict[str, About]] = {  # in the order of pipeline.py
     ),
     "QuantizeActivations": About(
         "activations",
-        "int8 activations where INT4 weights meet an int8 dot product",
+        "int8 activations where INT4 weights meet an int8 dot product; of prompts in wider groups",
         "it changes values: use --activations float32",
     ),
     "FuseQuantizeSource": About(

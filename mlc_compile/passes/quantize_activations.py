@@ -3,8 +3,8 @@
     quantized_matmul(x, parts)   ->   int8_matmul(quantize_act(x), parts)
 
 Two matmuls of one x share its quantization. Matmuls with unquantized weights stay float32,
-and so does a width that groups of 32 do not divide. Where there may be several rows, more k
-may share a scale than one group of the weights has: what the kernels ask for.
+and so does a width that groups of 32 do not divide. Rows that may be several can share a scale
+over more k than a group of the weights has: `several` says how.
 """
 
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ from mlc_compile.passes.rewrite import Fuser, fuse_functions
 from mlc_compile.quant import SCHEMES, has_codes
 
 MATMUL: Final = "mlc.quantized_matmul"
+QUANTIZE: Final = "mlc.quantize_act"
 
 
 @module_pass(opt_level=0, name="QuantizeActivations")
@@ -29,8 +30,8 @@ MATMUL: Final = "mlc.quantized_matmul"
 class QuantizeActivations:
     """Every `mlc.quantized_matmul` whose weights are INT4; none, if there is a `refusal`.
 
-    A refusal is the reason why all activations stay float32, for the report. `several` is how
-    rows that may be several are quantized, where it divides their width.
+    A refusal is the reason why all activations stay float32, for the report. `several` is the
+    grouping of rows that may be several, where it divides k.
     """
 
     refusal: str | None = None
@@ -76,7 +77,13 @@ class _Quantizer(Fuser):
 
     def _grouping(self, x: relax.Expr, k: int) -> ops.Grouping:
         several = self.given.several
-        return ops.NARROW if ops.is_one_row(x) or k % several.group else several
+        if ops.is_one_row(x):
+            return ops.NARROW
+        if k % several.group:
+            reason = f"its {k} columns are not a multiple of {several.group}: groups of {GROUP}"
+            self.refused(QUANTIZE, reason)
+            return ops.NARROW
+        return several
 
 
 def _refusal(x: relax.Expr, scheme: str) -> str | None:

@@ -95,8 +95,9 @@ def _int8_matmul(call: relax.Call, target: Target) -> Kernel:
     for feature, name, family in GEMMS:
         if feature in target.requires:
             return plain(name, family(codec, w.n, target, residual=residual), call)
-    groups = int(ops.shape_of(call.args[1])[-1])
-    grouping = ops.NARROW if k // groups == GROUP else grouping_for(target)
+    group = k // int(ops.shape_of(call.args[1])[-1])
+    grouping = ops.NARROW if group == GROUP else grouping_for(target)
+    assert grouping.group == group, "activations are grouped as the target's kernel wants"
     func = families.int8_gemm_family(
         codec, w.n, _dot(target), target, residual=residual, grouping=grouping
     )

@@ -12,7 +12,9 @@ import pytest
 
 from mlc_compile.artifact import (
     PROOF,
+    Activations,
     Check,
+    KVDtype,
     Library,
     Manifest,
     describe,
@@ -20,10 +22,13 @@ from mlc_compile.artifact import (
     write_manifest,
 )
 from mlc_compile.bench.verify import (
+    ATTENTION,
     BOUNDS,
+    PROJECTIONS,
+    Rounding,
     Verification,
+    allowed_share,
     compare,
-    int8_share,
     replay_proof,
     summed_up,
     verify,
@@ -184,8 +189,30 @@ def test_logits_of_another_shape_fail() -> None:
     assert "(2, 4)" in check.reason
 
 
-def test_what_int8_may_lose_grows_as_a_random_walk() -> None:
-    """Twice the error for four times the layers; a wrong kernel, off by a share near 1, is seen."""
-    assert int8_share(40) == pytest.approx(2 * int8_share(10))
-    assert int8_share(1) < 0.04
-    assert int8_share(64) < 0.3
+@pytest.mark.parametrize("one", [PROJECTIONS, ATTENTION])
+def test_what_rounding_may_cost_grows_with_the_root_of_depth(one: Rounding) -> None:
+    assert one.share(40) == pytest.approx(2 * one.share(10))
+
+
+@pytest.mark.parametrize("one", [PROJECTIONS, ATTENTION])
+def test_a_wrong_kernel_which_is_off_by_a_share_near_1_is_seen_at_any_depth(one: Rounding) -> None:
+    assert one.share(128) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("activations", "dtype", "expected"),
+    [
+        ("float32", "float32", BOUNDS["float32"]),
+        ("float32", "float16", BOUNDS["float16"]),
+        ("float32", "int8", ATTENTION.share(6)),
+        ("int8", "float16", PROJECTIONS.share(6)),
+        ("int8", "int8", PROJECTIONS.share(6)),
+    ],
+)
+def test_the_coarsest_rounding_is_what_counts(
+    nano_artifact: Path, activations: Activations, dtype: KVDtype, expected: float
+) -> None:
+    manifest = read_manifest(nano_artifact, Manifest)
+    kv = msgspec.structs.replace(manifest.kv, dtype=dtype, layers=6)
+    given = msgspec.structs.replace(manifest, kv=kv, activations=activations)
+    assert allowed_share(given) == expected

@@ -48,7 +48,7 @@ def test_a_gated_activation_is_computed_while_quantizing(graph, same):
 
 
 def test_the_groups_stay_as_they_are(graph, same):
-    wide = ops.Grouping(group=32, zero=128)
+    wide = ops.Grouping(group=K // 2, zero=128)
 
     def before(emit, _x, gate_up, _gamma):
         return emit(ops.quantize_act([emit(ops.swiglu(gate_up))], PLAIN, wide))

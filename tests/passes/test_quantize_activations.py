@@ -96,7 +96,7 @@ def test_functions_do_not_share_a_quantization(graph, module, same):
     ],
 )
 def test_rows_that_may_be_several_are_grouped_as_their_kernel_wants(module, same, m, k, taken):
-    wide = ops.Grouping(group=128, zero=5)
+    wide = ops.Grouping(group=128, zero=128)
 
     def before(emit, x, _y, packed):
         return matmul(emit, x, packed)
@@ -106,6 +106,16 @@ def test_rows_that_may_be_several_are_grouped_as_their_kernel_wants(module, same
 
     got = QuantizeActivations(several=wide)(module(before, x=(1, m, k)))
     same(got, module(after, x=(1, m, k)))
+
+
+def test_a_width_that_wide_groups_do_not_divide_is_told(module, told):
+    def body(emit, x, _y, packed):
+        return matmul(emit, x, packed)
+
+    wide = QuantizeActivations(several=ops.Grouping(group=128, zero=128))
+    reason = "its 192 columns are not a multiple of 128: groups of 32"
+    events_of = told(wide(module(body, x=(1, "n", 192))), "QuantizeActivations")
+    assert ("mlc.quantize_act", "refused", reason) in events_of
 
 
 @pytest.mark.parametrize("scheme", FLOAT)

@@ -2,9 +2,10 @@
 
 A lane holds four consecutive k of one row, so one step covers 16 rows and 4 k. Codes are
 0..15 and activations -127..127, so nothing saturates, and codes may count as signed where
-an instruction wants that. An instruction with a `zero` takes weights of all 8 bits too. The
-first entry of `DOTS` whose features a target requires is used; without any there is no int8
-path and activations stay float32.
+an instruction wants that. An instruction with a `zero` takes weights of all 8 bits too;
+vpmaddubsw has none, as it would saturate pairs of products at 16 bits. The first entry of
+`DOTS` whose features a target requires is used; without any there is no int8 path and
+activations stay float32.
 
 `smmla` takes two rows of activations: it multiplies matrices, for `int8_gemm_pairs` alone.
 """
@@ -21,6 +22,7 @@ from mlc_compile.schedule.kernels.vector import Expr
 from mlc_compile.target import Target
 
 Dot = Callable[[Expr, Expr, Expr], Expr]
+DEPTH: Final = 4  # k of a step, except where an instruction multiplies matrices
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +31,8 @@ class DotProduct:
 
     feature: str
     apply: Dot
-    depth: int = 4  # products that a lane of the sums takes in a step
-    zero: int | None = None  # the byte for 0 in weights of all 8 bits; None: it takes none such
+    depth: int = DEPTH  # products that a lane of the sums takes in a step
+    zero: int | None = None  # the byte for 0 in weights of 8 bits; None: INT4 codes only
 
 
 def dot_for(target: Target) -> DotProduct | None:
@@ -44,7 +46,7 @@ def fastest_for(target: Target) -> DotProduct | None:
 
 
 def grouping_for(target: Target) -> Grouping:
-    """How the kernel for many rows wants its activations: by more than a group where it can."""
+    """How the kernel for many rows wants its activations: wide, if its weights may have 8 bits."""
     dot = fastest_for(target)
     return NARROW if dot is None or dot.zero is None else Grouping(WIDE, dot.zero)
 
@@ -100,17 +102,18 @@ def _in_halves(part: Dot) -> Dot:
 MADDUBS_512: Final = ("llvm.x86.avx512.pmaddubs.w.512", "llvm.x86.avx512.pmaddw.d.512")
 MADDUBS_256: Final = ("llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd")
 
-UNSIGNED: Final = 128
-SIGNED: Final = 0
+ZERO_UNSIGNED: Final = 128
+ZERO_SIGNED: Final = 0
 
 DOTS: Final = (
-    DotProduct("avx512_vnni", _vpdpbusd(512), zero=UNSIGNED),
+    DotProduct("avx512_vnni", _vpdpbusd(512), zero=ZERO_UNSIGNED),
     DotProduct("avx512bw", _maddubs(512, *MADDUBS_512)),
-    DotProduct("avx_vnni", _in_halves(_vpdpbusd(256)), zero=UNSIGNED),
+    DotProduct("avx_vnni", _in_halves(_vpdpbusd(256)), zero=ZERO_UNSIGNED),
     DotProduct("avx2", _in_halves(_maddubs(256, *MADDUBS_256))),
-    DotProduct("asimddp", _in_halves(_in_halves(_sdot)), zero=SIGNED),
+    DotProduct("asimddp", _in_halves(_in_halves(_sdot)), zero=ZERO_SIGNED),
 )
 
+# Without a zero: its kernel has groups of 32.
 MATRIX: Final = DotProduct("i8mm", _in_halves(_in_halves(smmla)), depth=8)
 
 

@@ -3,7 +3,7 @@
 A group of k is summed exactly and scaled once, as in `int8`. Weights are unpacked to bytes
 once for all rows: what is unpacked, and which sums are held, is a `Tile`. Where activations
 were quantized by more k than a group of the weights has, the weights are requantized to match:
-scaling each sum of 32 products costs a quarter of what the products do.
+by instructions, scaling each sum of 32 products costs a quarter of what the products do.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from mlc_compile.ops import NARROW, Grouping
 from mlc_compile.schedule.kernels import strips
 from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.dot import DotProduct
-from mlc_compile.schedule.kernels.int8 import WORDS, K, unpacked
+from mlc_compile.schedule.kernels.int8 import STEPS, WORDS, unpacked
 from mlc_compile.schedule.kernels.quantize import Quantized
 from mlc_compile.schedule.kernels.requantize import Put, requantize
 from mlc_compile.schedule.kernels.strips import Method, Part
@@ -41,7 +41,8 @@ class Tile:
     def of(cls, target: Target, codec: Int4, group: int = GROUP) -> "Tile":
         """Integer and float sums take half the vector registers if a row block is one, else 3/4.
 
-        Wide groups end late: a twentieth faster, the offsets being few.
+        Wide groups take their offsets at the end: on Zen 4 all products of Qwen3-0.6B are 1.05
+        times as fast so.
         """
         whole = target.f32_lanes >= LANES
         blocks = 2 if whole and codec.blocks % 2 == 0 else 1
@@ -102,7 +103,7 @@ class _Panel:
     @classmethod
     def make(cls, groups: int, blocks: int, grouping: Grouping) -> "_Panel":
         return cls(
-            codes=v.workspace((groups, grouping.group // K, blocks, ROWS), "int32"),
+            codes=v.workspace((groups, STEPS * grouping.several, blocks, ROWS), "int32"),
             scales=v.workspace((groups, blocks, ROWS)),
             blocks=blocks,
             grouping=grouping,
@@ -111,7 +112,7 @@ class _Panel:
     @property
     def steps(self) -> int:
         """Dot products of a group."""
-        return self.grouping.group // K
+        return STEPS * self.grouping.several
 
     def fill(
         self, codec: Int4, parts: list[Buffer], source: tuple[Index, Index], at: tuple[Index, int]
@@ -122,11 +123,11 @@ class _Panel:
         def put(step: Index, codes: Expr) -> None:
             v.store(codes, self.codes, g, step, b, 0)
 
-        several = self.grouping.group // GROUP
-        if several == 1:
+        count = self.grouping.several
+        if count == 1:
             scale = _unpack(codec, parts, source, put)
         else:
-            groups = group * several, several
+            groups = group * count, count
             scale = requantize(codec, parts, block, groups, self.grouping.zero, put)
         v.store(scale, self.scales, g, b, 0)
 

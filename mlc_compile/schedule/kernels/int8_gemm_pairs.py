@@ -3,8 +3,8 @@
     sums[i, j] += x[i, 0..7] . w[j, 0..7]    i, j = 0, 1; int8 by int8, added in int32
 
 That is twice the products of `sdot`. All sums stay 2 by 2 until k ends: the lanes of a
-register are x0 w0, x0 w1, x1 w0, x1 w1. As in `int8_gemm` a group of k is summed exactly and
-scaled once, in the same order and so to the same bits, and w is unpacked once for all rows.
+register are x0 w0, x0 w1, x1 w0, x1 w1. As in `int8_gemm` with groups of 32, a group of k is
+summed exactly and scaled once, in the same order and so to the same bits; w is unpacked once.
 Unpacking also pairs it: a lane of `rows16` holds 4 k of a row, so the lanes of two steps in
 turn are 2 rows by 8 k. And it takes the zero point off, so that groups need no offsets.
 Rows of x meet on their way into registers, so whoever quantizes need not know who multiplies.

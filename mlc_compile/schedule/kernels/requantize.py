@@ -3,8 +3,9 @@
     (code - 7) s_g  =  (byte - zero) S  within 0.52 S,    S = max|s_g| 8 / 127
 
 over the groups that share S: at most 0.033 of the largest of their scales, where INT4 itself is
-off by up to half a scale. S leaves room for code 15. A scale becomes an integer, s_g / S in
-units of 2**-8; its product with a code, rounded, is the byte, in 16 bits throughout.
+off by up to half a scale. S leaves room for code 15, which no scheme writes but four bits hold.
+A scale becomes r, s_g / S in units of 2**-8, and a byte is zero plus the nearest integer to
+(code - 7) r in those units. All of it fits 16 bits: |(code - 7) r| is at most 8 * 4064.
 """
 
 from collections.abc import Callable
@@ -40,14 +41,14 @@ def requantize(
         scale = codec.scale(parts, block, first + i)
         ratio, begin = v.local(1, dtype="int32"), v.local(1, dtype="int32")
         v.store(nearest(scale * v.load(top, 1, 0)), ratio, 0, 0)
-        nothing = v.splat_i32((zero << FRACTION) + 2 ** (FRACTION - 1))  # rounds to the nearest
-        v.store(nothing - v.load(ratio, 0, 0) * v.splat_i32(ZERO_POINT), begin, 0, 0)
+        zero_point = v.splat_i32((zero << FRACTION) + 2 ** (FRACTION - 1))  # rounds to the nearest
+        v.store(zero_point - v.load(ratio, 0, 0) * v.splat_i32(ZERO_POINT), begin, 0, 0)
         for held in (ratio, begin):
             v.store(_twice(v.load(held, 0, 0)), held, 0, 0)
         for word in range(WORDS):
             for half, codes in enumerate(unpacked(codec.word(parts, block, first + i, word))):
                 step = i * STEPS + half * WORDS + word
-                put(step, _bytes(codes, v.load(ratio, 0, 0), v.load(begin, 0, 0)))
+                put(step, _high_bytes(codes, v.load(ratio, 0, 0), v.load(begin, 0, 0)))
     return v.load(top, 0, 0) * v.splat(1 / LARGEST)
 
 
@@ -62,7 +63,7 @@ def _largest(codec: Int4, parts: list[Buffer], block: Index, groups: tuple[Expr,
     return tirx.reinterpret(f"{v.F32}x{LANES}", v.load(bits, 0, 0))
 
 
-def _bytes(codes: Expr, ratio: Expr, begin: Expr) -> Expr:
+def _high_bytes(codes: Expr, ratio: Expr, begin: Expr) -> Expr:
     """The high bytes of code * ratio + begin, for each of four codes in a lane."""
     low = v.splat_i32(LOW_BYTES)
     even, odd = (_scaled(c & low, ratio, begin) for c in (codes, codes >> v.splat_i32(8)))

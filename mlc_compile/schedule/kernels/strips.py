@@ -42,10 +42,7 @@ class Panel(Protocol):
     def fill(
         self, codec: Int4, parts: list[Buffer], source: tuple[Index, Index], at: tuple[Index, int]
     ) -> None:
-        """Unpack block and group `source` to group and block `at` of the panel.
-
-        A group here is the method's.
-        """
+        """Unpack block and group (of `Method.group` k) `source` to group and block `at`."""
 
 
 P = TypeVar("P", bound=Panel)
@@ -64,12 +61,11 @@ class Method(Generic[P]):
     """How a strip is multiplied.
 
     `panel(groups)` is scratch memory, and `add(x, panel, sums, rows, part)` adds to sums by rows
-    of x and row blocks, a vector each, the products of a part. All groups are of `group` k, and
-    so x was quantized.
+    of x and row blocks, a vector each, the products of a part.
     """
 
     rows: int  # of x in a step
-    group: int
+    group: int  # k that share a scale of x
     panel: Callable[[int], P]
     add: Callable[[Quantized, P, v.Registers, list[Expr], Part], None]
 

@@ -101,9 +101,9 @@ def store(value: Expr, buffer: Buffer, *index: Index, lanes: int = LANES) -> Non
 def prefetch(buffer: Buffer, *index: Index) -> None:
     """Ask for the cache line of an element; there need not be one: no such request fails.
 
-    An index past the end of its dimension means what lies there in memory. It comes to the L2
-    cache: requests for the L1 cache wait in its few miss buffers (24 on Zen 4), which halves
-    what a thread reads, and leave none to loads.
+    An index past the end of its dimension means what lies there in memory. The line comes to
+    the L2 cache: requests for the L1 cache hold its few miss buffers, which loads need too, for
+    as long as memory takes. On Zen 4 a thread reads blocks of 8 KiB at 21 and not 11 GB/s.
     """
     place = tirx.address_of(buffer[tuple(index)])
     read, level_2, data = int32(0), int32(2), int32(1)

@@ -1,5 +1,7 @@
 """Exact products of INT4 weights and int8 activations, and how far float32 may be from them.
 
+`Gemm` compiles a kernel for many rows and checks what it gives.
+
 A group's sum is an integer below 2**24, exact in float32, so only the multiplications by the
 scales and the additions of g groups round: at most g + 3 roundings of what is summed, one
 more with a residual. The bound takes eps, twice the unit roundoff, for each.

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from mlc_compile import ops
-from mlc_compile.layout import GROUP
+from mlc_compile.layout import GROUP, WIDE
 from mlc_compile.schedule.kernels import quantize
+from mlc_compile.schedule.kernels.dot import ZERO_SIGNED, ZERO_UNSIGNED
 
 EPS = np.finfo(np.float32).eps
 NORM_EPS = 1e-6
@@ -89,9 +90,9 @@ def test_any_number_of_rows_and_groups(quantized, kind, k):
 
 
 @every_source
-@pytest.mark.parametrize("zero", [0, 128])
-def test_groups_of_128_and_weights_of_another_zero(quantized, kind, zero):
-    grouping = ops.Grouping(group=128, zero=zero)
+@pytest.mark.parametrize("zero", [ZERO_SIGNED, ZERO_UNSIGNED])
+def test_wide_groups_for_weights_of_another_zero(quantized, kind, zero):
+    grouping = ops.Grouping(group=WIDE, zero=zero)
     inputs = inputs_of(kind, 5, 384, np.random.default_rng(4))
     check(kind, inputs, quantized(kind, inputs, grouping=grouping), grouping)
 
