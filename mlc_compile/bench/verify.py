@@ -49,7 +49,8 @@ class Rounding:
 
     One product reads the one before, so over all layers errors add up as a random walk, of
     which twice as much is allowed: Qwen3-0.6B and 1.7B with random weights measure 0.4 and 0.7
-    of the walk, the trained examples 0.2.
+    of the walk, the trained examples 0.2. Few layers average little out, and a norm that raises
+    some channels makes factors far from normal: hence `LEAST_SHARE`.
     """
 
     error: float
@@ -57,8 +58,10 @@ class Rounding:
 
     def share(self, layers: int) -> float:
         """The bound for a model of so many layers."""
-        return 2 * self.error * math.sqrt(self.products * layers)
+        return max(LEAST_SHARE, 2 * self.error * math.sqrt(self.products * layers))
 
+
+LEAST_SHARE: Final = 0.1  # one layer of random weights, 4 channels raised by 20, measures 0.066
 
 # Of normally distributed factors. A group of 128 rounds activations by 6e-3 of their deviation
 # and requantized weights by as much; with groups of 32, whose weights are exact, and with

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from mlc_compile.artifact import Check, Manifest, pretty_json
+from mlc_compile.artifact import Activations, Check, Manifest, pretty_json, read_manifest
 from mlc_compile.bench.child import ask
 from mlc_compile.driver.reuse import Outcome, Reuse
 from mlc_compile.emit.cuda import toolchain
@@ -26,6 +26,14 @@ NO_DEVICE: Final[dict[Backend, Callable[[], str]]] = {
     "vulkan": lambda: "" if (lack := vulkan.missing()) is None else lack.what,
 }
 
+REPORT: Final = "report it with the output of `mlc-compile doctor`"
+HINTS: Final[dict[Activations, str]] = {  # by what INT4 weights are multiplied by
+    "float32": REPORT,
+    "int8": "try --activations float32: if that passes, int8 is too coarse for this model's "
+    f"activations; if not, {REPORT}",
+    "bfloat16": REPORT,
+}
+
 
 def prove(directory: Path, target: Target) -> Check:
     """Replay the proof in a process of its own: this one has the compiler's TVM loaded.
@@ -37,7 +45,7 @@ def prove(directory: Path, target: Target) -> Check:
     if check.status == "fail":
         raise TargetError(
             f"the artifact for {target.name} computes wrong logits: {check.told()}",
-            hint="report it with the output of `mlc-compile doctor`",
+            hint=HINTS[read_manifest(directory, Manifest).activations],
         )
     return check
 

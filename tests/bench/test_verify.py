@@ -191,7 +191,7 @@ def test_logits_of_another_shape_fail() -> None:
 
 @pytest.mark.parametrize("one", [PROJECTIONS, ATTENTION])
 def test_what_rounding_may_cost_grows_with_the_root_of_depth(one: Rounding) -> None:
-    assert one.share(40) == pytest.approx(2 * one.share(10))
+    assert one.share(400) == pytest.approx(2 * one.share(100))
 
 
 @pytest.mark.parametrize("one", [PROJECTIONS, ATTENTION])

@@ -211,6 +211,18 @@ def test_a_library_that_computes_wrong_is_not_left_behind(nano_checkpoint, tmp_p
     assert names_in(tmp_path / HOME) == {"weights"}  # they were written whole, and can be used
 
 
+@pytest.mark.parametrize(("activations", "tries"), [("int8", True), ("float32", False)])
+def test_only_int8_is_told_that_it_may_be_too_coarse(
+    nano_checkpoint, tmp_path, answer, activations, tries
+):
+    answer(Check(status="fail", reason="a logit is off by 3", max_abs_error=3.0, bound=0.1))
+    options = Options(activations=activations)
+    with pytest.raises(TargetError) as error:
+        build(nano_checkpoint, (find_target("cpu"),), "q4f16_1", tmp_path, options)
+    assert ("--activations float32" in error.value.hint) is tries
+    assert "mlc-compile doctor" in error.value.hint
+
+
 def test_a_proof_that_cannot_be_read_keeps_the_class_of_its_error(nano_artifact, tmp_path):
     copy = Path(shutil.copytree(nano_artifact, tmp_path / "copy"))
     (copy / "weights.bin").write_bytes(b"")

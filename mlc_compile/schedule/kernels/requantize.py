@@ -17,12 +17,13 @@ from tvm.tirx.script import builder as T
 from mlc_compile.layout import ZERO_POINT
 from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.int8 import STEPS, WORDS, unpacked
-from mlc_compile.schedule.kernels.quantize import LEAST, magnitude_bits, nearest
+from mlc_compile.schedule.kernels.quantize import magnitude_bits, nearest
 from mlc_compile.schedule.kernels.vector import LANES, Buffer, Expr, Index
 from mlc_compile.schedule.kernels.weights import Int4
 
 LARGEST: Final = 127 / (15 - ZERO_POINT)  # of s_g / S
 FRACTION: Final = 8  # bits of a ratio below 1, and of a product
+SMALLEST: Final = 2e-35  # of max|s_g|: below it weights shrink; 4064 / 2e-35 is still finite
 LOW_BYTES: Final = 0x00FF00FF
 
 Put = Callable[[Index, Expr], None]  # the step, counted over all groups, and its bytes
@@ -35,7 +36,7 @@ def requantize(
     first, count = groups
     top = v.local(2)
     v.store(_largest(codec, parts, block, groups), top, 0, 0)
-    least = v.splat(LEAST)
+    least = v.splat(SMALLEST)
     v.store(v.splat(LARGEST * 2**FRACTION) / tirx.max(v.load(top, 0, 0), least), top, 1, 0)
     with T.serial(0, count) as i:
         scale = codec.scale(parts, block, first + i)

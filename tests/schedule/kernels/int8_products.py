@@ -55,7 +55,7 @@ def requantized(matrix, group):
     n, k = matrix.codes.shape
     scales = matrix.scales.astype(np.float32).reshape(n, k // group, group // GROUP)
     top = np.abs(scales).max(axis=-1, keepdims=True)
-    units = scales * (np.float32(127 / 8 * 256) / np.maximum(top, np.float32(1e-30)))
+    units = scales * (np.float32(127 / 8 * 256) / np.maximum(top, np.float32(2e-35)))
     ratios = np.rint(units).astype(int).repeat(GROUP, axis=-1).reshape(n, k)
     return ((matrix.codes - 7) * ratios + 128) // 256, top[..., 0] * np.float32(8 / 127)
 

@@ -70,6 +70,17 @@ def test_a_weight_moves_by_half_of_the_shared_scale_at_most(compile_kernel, int4
     assert (got[4] == 0).all()
 
 
+@pytest.mark.parametrize("size", [1e-34, 1e-30, 1e30])
+def test_float32_scales_of_any_size_keep_their_products(
+    compile_kernel, int4_matrix, wide_row, size
+):
+    random, grouping = np.random.default_rng(7), grouping_for(wide_row)
+    scales = (random.uniform(0.5, 1, (32, 8)) * size).astype(np.float32)
+    matrix = int4_matrix(random.integers(0, 16, (32, 256)), scales)
+    gemm = Gemm(compile_kernel, matrix, wide_row, grouping)
+    gemm.check(acts_of(3, 256, random, grouping=grouping), random)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_scale_that_is_not_finite_reaches_its_row(compile_kernel, int4_matrix, wide_row, bad):
     random, grouping = np.random.default_rng(6), grouping_for(wide_row)
