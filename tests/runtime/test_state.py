@@ -19,8 +19,8 @@ from mlc_compile.driver.build import build
 from mlc_compile.driver.job import Options
 from mlc_compile.target import host_target
 row = msgspec.structs.replace(host_target(), name="cpu-paged", kv="tvm_paged")
-# One arithmetic: with tiles a prompt would be multiplied in bfloat16, a token in int8.
-options = Options(activations="int8" if row.bf16_tiles else None)
+# One arithmetic: a prompt would be rounded to int8, or to bfloat16, otherwise than a token.
+options = Options(activations="float32")
 made = build(Path(sys.argv[1]), (row,), "q4f32_1", Path(sys.argv[2]), options)
 print(made.artifacts[0].directory)
 """

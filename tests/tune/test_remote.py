@@ -118,7 +118,7 @@ def test_a_kernel_of_a_model_is_tuned_while_one_of_two_devices_is_killed(
             second.process.send_signal(signal.SIGKILL)
 
     integers = Options(activations="int8" if CPU.int8_dot else "float32")
-    effort = Effort(trials=8, pattern="cpu.int8_gemm k=64 n=384*")
+    effort = Effort(trials=8, pattern="cpu.int8_gemm * k=64 n=384*")
     remote = Remote(tracker, "box")
     result = tune_model(
         Request(nano_checkpoint, CPU, "q4f16_1", integers, effort, remote), tmp_path, listen
