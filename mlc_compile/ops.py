@@ -235,7 +235,7 @@ class Grouping:
     zero: int = ZERO_POINT
 
     @property
-    def several(self) -> int:
+    def weight_groups(self) -> int:
         """Groups of the weights that share a scale."""
         return self.group // GROUP
 

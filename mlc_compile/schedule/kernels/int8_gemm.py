@@ -103,7 +103,7 @@ class _Panel:
     @classmethod
     def make(cls, groups: int, blocks: int, grouping: Grouping) -> "_Panel":
         return cls(
-            codes=v.workspace((groups, STEPS * grouping.several, blocks, ROWS), "int32"),
+            codes=v.workspace((groups, STEPS * grouping.weight_groups, blocks, ROWS), "int32"),
             scales=v.workspace((groups, blocks, ROWS)),
             blocks=blocks,
             grouping=grouping,
@@ -112,7 +112,7 @@ class _Panel:
     @property
     def steps(self) -> int:
         """Dot products of a group."""
-        return STEPS * self.grouping.several
+        return STEPS * self.grouping.weight_groups
 
     def fill(
         self, codec: Int4, parts: list[Buffer], source: tuple[Index, Index], at: tuple[Index, int]
@@ -123,7 +123,7 @@ class _Panel:
         def put(step: Index, codes: Expr) -> None:
             v.store(codes, self.codes, g, step, b, 0)
 
-        count = self.grouping.several
+        count = self.grouping.weight_groups
         if count == 1:
             scale = _unpack(codec, parts, source, put)
         else:
