@@ -7,6 +7,7 @@ row of x, quantizing it in every thread (cheaper than a barrier), and may end in
 many rows there is `int8_gemm`.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -178,14 +179,22 @@ def _dot_group(
     v.store(v.splat_i32(x.offsets[0, g]), sums, 0, 0)
     for chain in range(1, chains):
         v.store(v.splat_i32(0), sums, chain, 0)
-    for word in range(WORDS):
-        for half, codes in enumerate(unpacked(codec.word(parts, block, g, word))):
-            acts, chain = v.splat_i32(x.codes[0, g * STEPS + half * WORDS + word]), half % chains
-            v.store(dot.apply(v.load(sums, chain, 0), codes, acts), sums, chain, 0)
+    for step, codes in steps_of(codec, parts, (block, g)):
+        acts, chain = v.splat_i32(x.codes[0, g * STEPS + step]), step // WORDS % chains
+        v.store(dot.apply(v.load(sums, chain, 0), codes, acts), sums, chain, 0)
     total = v.load(sums, 0, 0)
     for chain in range(1, chains):
         total = total + v.load(sums, chain, 0)
     return v.to_f32(total) * (codec.scale(parts, block, g) * v.splat(x.scales[0, g]))
+
+
+def steps_of(
+    codec: Int4, parts: list[Buffer], at: tuple[Index, Index]
+) -> Iterator[tuple[int, Expr]]:
+    """Each step of block and group `at` and its codes, as they lie in memory: 0, 4, 1, 5, .."""
+    for word in range(WORDS):
+        for half, codes in enumerate(unpacked(codec.word(parts, *at, word))):
+            yield half * WORDS + word, codes
 
 
 def unpacked(packed: Expr) -> tuple[Expr, Expr]:

@@ -17,7 +17,7 @@ from mlc_compile.ops import NARROW, Grouping
 from mlc_compile.schedule.kernels import strips
 from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.dot import DotProduct
-from mlc_compile.schedule.kernels.int8 import STEPS, WORDS, unpacked
+from mlc_compile.schedule.kernels.int8 import STEPS, steps_of
 from mlc_compile.schedule.kernels.quantize import Quantized
 from mlc_compile.schedule.kernels.requantize import Put, requantize
 from mlc_compile.schedule.kernels.strips import Method, Part
@@ -134,9 +134,8 @@ class _Panel:
 
 def _unpack(codec: Int4, parts: list[Buffer], source: tuple[Index, Index], put: Put) -> Expr:
     """The scales of block and group `source`; `put` takes its codes, as `requantize` gives them."""
-    for word in range(WORDS):
-        for half, codes in enumerate(unpacked(codec.word(parts, *source, word))):
-            put(half * WORDS + word, codes)
+    for step, codes in steps_of(codec, parts, source):
+        put(step, codes)
     return codec.scale(parts, *source)
 
 

@@ -16,7 +16,7 @@ from tvm.tirx.script import builder as T
 
 from mlc_compile.layout import ZERO_POINT
 from mlc_compile.schedule.kernels import vector as v
-from mlc_compile.schedule.kernels.int8 import STEPS, WORDS, unpacked
+from mlc_compile.schedule.kernels.int8 import STEPS, steps_of
 from mlc_compile.schedule.kernels.quantize import magnitude_bits, nearest
 from mlc_compile.schedule.kernels.vector import LANES, Buffer, Expr, Index
 from mlc_compile.schedule.kernels.weights import Int4
@@ -46,10 +46,9 @@ def requantize(
         v.store(zero_point - v.load(ratio, 0, 0) * v.splat_i32(ZERO_POINT), begin, 0, 0)
         for held in (ratio, begin):
             v.store(_twice(v.load(held, 0, 0)), held, 0, 0)
-        for word in range(WORDS):
-            for half, codes in enumerate(unpacked(codec.word(parts, block, first + i, word))):
-                step = i * STEPS + half * WORDS + word
-                put(step, _high_bytes(codes, v.load(ratio, 0, 0), v.load(begin, 0, 0)))
+        for step, codes in steps_of(codec, parts, (block, first + i)):
+            scaled = _high_bytes(codes, v.load(ratio, 0, 0), v.load(begin, 0, 0))
+            put(i * STEPS + step, scaled)
     return v.load(top, 0, 0) * v.splat(1 / LARGEST)
 
 
