@@ -23,6 +23,12 @@ Operator and arguments, attributes below, result to the right:
         fields of `Attention`               (o[1, 1, h_q d], k_pages, v_pages)
     flat_attend(q, k_pages, v_pages, table, length)
         fields of `Attention`               o[1, m, h_q d]
+    tile_append(the arguments of flat_append)
+        fields of `Attention`               (q i32[1, m, h_q, d/2], k_pages, v_pages): q rounded
+    tile_project(pairs, part of w[n, k], gamma_q, gamma_k, angles, k_pages, v_pages, table, length)
+        fields of `Attention`, n, k, scheme as tile_append of the product, n = (h_q + 2 h_kv) d
+    tile_attend(q i32[1, m, h_q, d/2], k_pages, v_pages, table, length), in bfloat16
+        fields of `Attention`, rounded      o[1, m, h_q d], or i32[1, m, rounded_words(h_q d)]
 
     quantize_act(inputs of `source`)        (codes i32[1, m, k/4], scales f32[1, m, k/group],
         source, k, eps, fields of `Grouping` offsets i32[1, m, k/group])
@@ -32,6 +38,8 @@ Operator and arguments, attributes below, result to the right:
         source, k, eps                       of each group of 32
     bf16_matmul(pairs, parts of w[n, k] .., residual if any)
         n, k, scheme, residual              [1, m, n]
+    bf16_swiglu(pairs, parts of w[n, k] ..) swiglu of the product, rounded:
+        n, k, scheme                        i32[1, m, rounded_words(n / 2)]
     int8_gemv(inputs of `source` .., parts .., residual if any)
         source, k, eps, n, scheme, residual, swiglu
                                             [1, 1, n] or [1, 1, n / 2]
@@ -199,6 +207,27 @@ def flat_attend(args: Sequence[relax.Expr], a: Attention) -> relax.Call:
     return _call("mlc.flat_attend", list(args), **a.attrs())
 
 
+def tile_append(args: Sequence[relax.Expr], a: Attention) -> relax.Call:
+    """`mlc.tile_append`: the arguments of `mlc.flat_append`."""
+    return _call("mlc.tile_append", list(args), **a.attrs())
+
+
+def tile_project(matmul: relax.Call, rest: Sequence[relax.Expr], a: Attention) -> relax.Call:
+    """`mlc.tile_project`: the `mlc.bf16_matmul` call `matmul` and `mlc.tile_append` in one.
+
+    `rest` is what that reads beside the product.
+    The weight is one part, as `rows16` packs INT4.
+    """
+    assert len(matmul.args) == 2, "pairs and one part"
+    attrs = {**a.attrs(), **asdict(Matrix.of(matmul)), "k": int(matmul.attrs["k"])}
+    return _call("mlc.tile_project", [*matmul.args, *rest], **attrs)
+
+
+def tile_attend(args: Sequence[relax.Expr], a: Attention, *, rounded: bool = False) -> relax.Call:
+    """`mlc.tile_attend`: q of `mlc.tile_append`, k_pages, v_pages, table, length."""
+    return _call("mlc.tile_attend", list(args), **a.attrs(), rounded=rounded)
+
+
 def flat_step(args: Sequence[relax.Expr], a: Attention) -> relax.Call:
     """`mlc.flat_step`: flat_append and flat_attend of one token."""
     return _call("mlc.flat_step", list(args), **a.attrs())
@@ -280,6 +309,12 @@ def bf16_matmul(
 ) -> relax.Call:
     """`mlc.bf16_matmul`: the result of round_act, the parts of w[n, k], the residual if any."""
     return _call("mlc.bf16_matmul", [pairs, *rest], **asdict(w), k=k, residual=residual)
+
+
+def bf16_swiglu(matmul: relax.Call) -> relax.Call:
+    """`mlc.bf16_swiglu` of what the `mlc.bf16_matmul` call `matmul` reads; it has no residual."""
+    attrs = {**asdict(Matrix.of(matmul)), "k": int(matmul.attrs["k"])}
+    return _call("mlc.bf16_swiglu", list(matmul.args), **attrs)
 
 
 def with_residual(
@@ -420,6 +455,29 @@ def _infer_flat_attend(call: relax.Call, _builder: relax.BlockBuilder) -> relax.
     return relax.TensorType([b, m, int(heads) * int(d)], COMPUTE_DTYPE)
 
 
+def _infer_tile_append(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
+    a = Attention.of(call)
+    b, m, _ = shape_of(call.args[0])
+    q = relax.TensorType([b, m, a.h_q, a.d // 2], "int32")
+    return relax.TupleType([q, call.args[4].ty, call.args[5].ty])
+
+
+def _infer_tile_project(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
+    a = Attention.of(call)
+    _assert_inner(call, int(call.attrs["n"]), (a.h_q + 2 * a.h_kv) * a.d)
+    b, m, _ = shape_of(call.args[0])
+    q = relax.TensorType([b, m, a.h_q, a.d // 2], "int32")
+    return relax.TupleType([q, call.args[5].ty, call.args[6].ty])
+
+
+def _infer_tile_attend(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
+    a = Attention.of(call)
+    b, m, *_ = shape_of(call.args[0])
+    if call.attrs["rounded"]:
+        return relax.TensorType([b, m, rounded_words(a.h_q * a.d)], "int32")
+    return relax.TensorType([b, m, a.h_q * a.d], COMPUTE_DTYPE)
+
+
 def _infer_quantize_act(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
     k = int(call.attrs["k"])
     outer, groups = shape_of(call.args[0])[:-1], k // Grouping.of(call).group
@@ -435,6 +493,11 @@ def _infer_quantize_act(call: relax.Call, _builder: relax.BlockBuilder) -> relax
 def _infer_round_act(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
     outer = shape_of(call.args[0])[:-1]
     return relax.TensorType([*outer, rounded_words(int(call.attrs["k"]))], "int32")
+
+
+def _infer_bf16_swiglu(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
+    outer = shape_of(call.args[0])[:-1]
+    return relax.TensorType([*outer, rounded_words(int(call.attrs["n"]) // 2)], "int32")
 
 
 def _infer_rows(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
@@ -474,12 +537,16 @@ OPERATORS: Final[dict[str, Infer]] = {
     "mlc.rope_angles": _infer_rope_angles,
     "mlc.flat_append": _infer_flat_append,
     "mlc.flat_attend": _infer_flat_attend,
+    "mlc.tile_append": _infer_tile_append,
+    "mlc.tile_project": _infer_tile_project,
+    "mlc.tile_attend": _infer_tile_attend,
     "mlc.flat_step": _infer_flat_step,
     "mlc.quantize_act": _infer_quantize_act,
     "mlc.int8_matmul": _infer_rows,
     "mlc.int8_gemv": _infer_rows_or_swiglu,
     "mlc.round_act": _infer_round_act,
     "mlc.bf16_matmul": _infer_rows,
+    "mlc.bf16_swiglu": _infer_bf16_swiglu,
 }
 
 

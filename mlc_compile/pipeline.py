@@ -39,8 +39,10 @@ from mlc_compile.passes.fuse_quantize_gemv import FuseQuantizeGemv
 from mlc_compile.passes.fuse_quantize_source import FuseQuantizeSource
 from mlc_compile.passes.fuse_residual import FuseResidual
 from mlc_compile.passes.fuse_rms_norm_linear import FuseRMSNormLinear
+from mlc_compile.passes.fuse_rounding import FuseRounding
 from mlc_compile.passes.fuse_swiglu import FuseSwiGLU
 from mlc_compile.passes.fuse_swiglu_epilogue import FuseSwiGLUEpilogue
+from mlc_compile.passes.fuse_tile_projection import FuseTileProjection
 from mlc_compile.passes.lower_flat_kv_cache import LowerFlatKVCache
 from mlc_compile.passes.lower_paged_kv_cache import LowerPagedKVCache, MakeKernels
 from mlc_compile.passes.merge_projections import MergeProjections
@@ -236,7 +238,9 @@ def _activations(plan: Plan) -> tuple[Pass, ...]:
 
 def _tiles(plan: Plan) -> tuple[Pass, ...]:
     """bfloat16 for many rows, if that was decided and the target's CPUs have tiles for it."""
-    return (MultiplyBF16Tiles(),) * (plan.activations == "bfloat16" and plan.target.bf16_tiles)
+    if plan.activations != "bfloat16" or not plan.target.bf16_tiles:
+        return ()
+    return (MultiplyBF16Tiles(), FuseRounding(), FuseTileProjection())
 
 
 def _narrowing(plan: Plan) -> tuple[Pass, ...]:

@@ -43,7 +43,12 @@ BF16_TILE_FEATURES: Final = ("amx_bf16", "amx_tile")
 
 # (platform.system(), instruction set) -> the presets for such a machine, best first.
 HOST_ROWS: Final = {
-    ("Linux", "x86_64"): ("cpu-x86-64-v4", "cpu-x86-64-v3", "cpu-x86-64-v2"),
+    ("Linux", "x86_64"): (
+        "cpu-sapphirerapids",
+        "cpu-x86-64-v4",
+        "cpu-x86-64-v3",
+        "cpu-x86-64-v2",
+    ),
     ("Linux", "aarch64"): ("cpu-aarch64-i8mm", "cpu-aarch64"),
     ("Darwin", "aarch64"): ("cpu-apple-m2", "cpu-apple-m1"),
 }
@@ -107,6 +112,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     vector_registers: int = 16
     cores: int = 16  # that share a kernel, for estimates: the machine may have any number
     l2_bytes: int = 262144  # of a core's own cache, or its part of one that cores share
+    ask_bytes: int = 0  # ahead of its reading, decoding asks for weights; 0: the CPU does by itself
     quant: str = "q4f16_1"  # the scheme where none is asked for
     layout: str = "rows16"  # how weights are packed: a key of layout.LAYOUTS
     kv: KVKind = "flat"

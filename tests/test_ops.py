@@ -80,6 +80,22 @@ CALLS = {
         ops.flat_attend([var("q", 1, N, 4, 8), *CACHE], ATTENTION),
         tensor(1, N, 32),
     ),
+    "tile_append": (
+        ops.tile_append([QKV, *GAMMAS, var("angles", N, 8), *CACHE], ATTENTION),
+        relax.TupleType([tensor(1, N, 4, 4, dtype="int32"), K.ty, V.ty]),
+    ),
+    "tile_project": (
+        ops.tile_project(
+            ops.bf16_matmul(ROUNDED, PARTS, ops.Matrix(64, "q4f16_1"), 64),
+            [*GAMMAS, var("angles", N, 8), *CACHE],
+            ATTENTION,
+        ),
+        relax.TupleType([tensor(1, N, 4, 4, dtype="int32"), K.ty, V.ty]),
+    ),
+    "tile_attend": (
+        ops.tile_attend([var("q", 1, N, 4, 4, dtype="int32"), *CACHE], ATTENTION),
+        tensor(1, N, 32),
+    ),
     "flat_step": (
         ops.flat_step([TOKEN, *GAMMAS, var("angles", 1, 8), *CACHE], ATTENTION),
         relax.TupleType([tensor(1, 1, 32), K.ty, V.ty]),
@@ -89,6 +105,10 @@ CALLS = {
     "int8_gemv": (ops.int8_gemv([ONE, GAMMAS[0]], PARTS, RMS_NORM, MATMUL), tensor(1, 1, 24)),
     "round_act": (ops.round_act([X, GAMMA], RMS_NORM), tensor(1, N, 48, dtype="int32")),
     "bf16_matmul": (ops.bf16_matmul(ROUNDED, PARTS, MATRIX, 64), tensor(1, N, 24)),
+    "bf16_swiglu": (
+        ops.bf16_swiglu(ops.bf16_matmul(ROUNDED, PARTS, ops.Matrix(192, "q4f16_1"), 64)),
+        tensor(1, N, ops.rounded_words(96), dtype="int32"),
+    ),
 }
 
 
@@ -111,6 +131,13 @@ def test_an_operator_is_pure_so_it_may_stand_in_a_dataflow_block(name):
 def test_quantize_act_of_swiglu_is_as_wide_as_a_half():
     call = ops.quantize_act([var("gate_up", 1, N, 128)], ops.Source("swiglu", 64))
     tvm.ir.assert_structural_equal(inferred(call), QUANTIZED)
+
+
+def test_attention_that_is_rounded_gives_the_rows_of_a_product():
+    q = var("q", 1, N, 4, 4, dtype="int32")
+    call = ops.tile_attend([q, *CACHE], ATTENTION, rounded=True)
+    expected = tensor(1, N, ops.rounded_words(32), dtype="int32")
+    tvm.ir.assert_structural_equal(inferred(call), expected)
 
 
 @pytest.mark.parametrize(
@@ -151,6 +178,14 @@ def test_a_residual_comes_after_swiglu():
         pytest.param(ops.attention(X, *[var("g", 4)] * 2, KV, ATTENTION), id="gamma"),
         pytest.param(ops.attention(var("qkv", 1, N, 48), *GAMMAS, KV, ATTENTION), id="qkv"),
         pytest.param(
+            ops.tile_project(
+                ops.bf16_matmul(ROUNDED, PARTS, ops.Matrix(48, "q4f16_1"), 64),
+                [*GAMMAS, var("angles", N, 8), *CACHE],
+                ATTENTION,
+            ),
+            id="rows of queries, keys and values",
+        ),
+        pytest.param(
             ops.with_source(
                 ops.quantized_matmul(X, PARTS, MATRIX), [X, GAMMAS[0]], RMS_NORM, PARTS
             ),
@@ -174,11 +209,17 @@ def test_a_source_takes_its_own_number_of_inputs():
 def test_attributes_are_read_as_they_were_written():
     weight = ops.Weight(("a", "b"), "q_scale", ops.RAW, (6, 2), "float16")
     assert ops.Weight.of(ops.weight(weight)) == weight
-    assert ops.Attention.of(CALLS["flat_step"][0]) == ATTENTION
+    caches = "flat_append flat_attend flat_step tile_append tile_project tile_attend"
+    for name in caches.split():
+        assert ops.Attention.of(CALLS[name][0]) == ATTENTION
     assert ops.Source.of(CALLS["int8_gemv"][0]) == RMS_NORM
     matrices = "quantized_matmul quantized_take int8_matmul int8_gemv bf16_matmul"
     for name in matrices.split():
         assert ops.Matrix.of(CALLS[name][0]) == MATRIX
+    assert ops.Matrix.of(CALLS["bf16_swiglu"][0]) == ops.Matrix(192, "q4f16_1")
+    assert ops.Matrix.of(CALLS["tile_project"][0]) == ops.Matrix(64, "q4f16_1")
+    for name in ("bf16_matmul", "bf16_swiglu", "tile_project"):
+        assert CALLS[name][0].attrs["k"] == 64
 
 
 def test_a_residual_is_the_last_argument_and_survives_into_gemv():

@@ -107,6 +107,11 @@ def test_the_passes_change_nothing_but_speed(cli, checkpoint, tmp_path, sizes, s
 
 
 def test_nor_do_they_change_the_example(cli, tmp_path):
+    """But where two tokens are all but tied, and sums in another order may decide."""
     optimized, plain = build_both(cli, "demo", tmp_path, "q4f16_1")
-    assert np.abs(optimized - plain).max() < TOLERANCE["q4f16_1"] * np.abs(plain).max()
-    assert np.array_equal(optimized.argmax(1), plain.argmax(1))
+    most = np.abs(plain).max()
+    assert np.abs(optimized - plain).max() < TOLERANCE["q4f16_1"] * most
+    second, first = np.sort(plain, axis=1)[:, -2:].T
+    decided = first - second > 1e-3 * most
+    assert decided.mean() > 0.85
+    assert np.array_equal(optimized.argmax(1)[decided], plain.argmax(1)[decided])

@@ -14,7 +14,7 @@ from mlc_compile.quant import SCHEMES
 from mlc_compile.schedule.lower_operators import RULES
 from mlc_compile.target import find_target
 
-TARGETS = ["cpu", "cpu-x86-64-v3", "cpu-aarch64"]
+TARGETS = ["cpu", "cpu-x86-64-v3", "cpu-sapphirerapids", "cpu-aarch64"]
 FUNCTIONS = ("embed", "prefill", "decode", "score")
 
 
@@ -48,11 +48,18 @@ def test_every_rule_is_for_an_operator_that_exists(target):
     assert set(RULES[find_target(target).backend]) <= known
 
 
-@pytest.mark.parametrize("scheme", ["q0f32", "q4f16_1"])
-def test_layers_share_their_kernels(nano_after, scheme):
-    mod = nano_after("kernels", "cpu", scheme)
+@pytest.mark.parametrize(
+    ("target", "scheme", "attend"),
+    [
+        ("cpu-x86-64-v4", "q0f32", "flat_attend"),
+        ("cpu-x86-64-v4", "q4f16_1", "flat_attend"),
+        ("cpu-sapphirerapids", "q4f16_1", "tile_attend"),
+    ],
+)
+def test_layers_share_their_kernels(nano_after, target, scheme, attend):
+    mod = nano_after("kernels", target, scheme)
     kernels = [gv.name_hint for gv, f in mod.functions.items() if isinstance(f, tirx.PrimFunc)]
-    attends = [k for k in kernels if k.startswith("flat_attend")]
+    attends = [k for k in kernels if k.startswith(attend)]
     # nano has two layers; `prefill` and `score` take any number of tokens, `decode` one.
     assert len(attends) <= 2
     called = [
@@ -61,8 +68,8 @@ def test_layers_share_their_kernels(nano_after, scheme):
         for op in ("relax.call_tir", "relax.call_tir_inplace")
         for call in calls(mod[name], op).values()
     ]
-    assert len([c for c in called if c.startswith("flat_attend")]) == 4  # 2 functions, 2 layers
-    assert len({c for c in called if c.startswith("flat_attend")}) == 1
+    assert len([c for c in called if c.startswith(attend)]) == 4  # 2 functions, 2 layers
+    assert len({c for c in called if c.startswith(attend)}) == 1
 
 
 def test_every_kernel_is_scheduled(nano_after):
@@ -162,6 +169,17 @@ def test_every_fusion_says_what_it_did(nano_after):
     assert set(refused) == {
         ("FuseQuantizeGemv", "it may have more than one row"),
         ("FuseSwiGLUEpilogue", "it may have more than one row"),
+    }
+
+
+def test_tiles_say_what_they_do(nano_after):
+    noted = events.read(nano_after("kernels", "cpu-sapphirerapids", "q4f16_1"))
+    passes = ("MultiplyBF16Tiles", "FuseRounding", "FuseTileProjection")
+    assert {(e.source, e.subject, e.outcome) for e in noted if e.source in passes} == {
+        ("MultiplyBF16Tiles", "mlc.int8_matmul", "done"),
+        ("MultiplyBF16Tiles", "mlc.flat_attend", "done"),
+        ("FuseRounding", "mlc.round_act", "done"),
+        ("FuseTileProjection", "mlc.tile_append", "done"),
     }
 
 

@@ -150,15 +150,16 @@ def test_swiglu_ends_gate_and_up_or_begins_down(nano_after, disabled):
 
 
 @pytest.mark.parametrize(
-    ("target", "gemm"),
+    ("target", "asked", "gemm"),
     [
-        ("cpu-x86-64-v3", "int8_gemm"),
-        ("cpu-aarch64-dotprod", "int8_gemm"),
-        ("cpu-aarch64-i8mm", "int8_gemm_pairs"),
+        ("cpu-x86-64-v3", None, "int8_gemm"),
+        ("cpu-sapphirerapids", "int8", "int8_gemm"),
+        ("cpu-aarch64-dotprod", None, "int8_gemm"),
+        ("cpu-aarch64-i8mm", None, "int8_gemm_pairs"),
     ],
 )
-def test_a_prefilled_chunk_costs_ten_launches_a_layer(kernels, target, gemm):
-    assert kernels("prefill", target, "q4f16_1") == {
+def test_a_prefilled_chunk_costs_ten_launches_a_layer(kernels, target, asked, gemm):
+    assert kernels("prefill", target, "q4f16_1", activations=asked) == {
         "quantize_act": 4 * LAYERS,  # the norms and SwiGLU are in them
         gemm: 4 * LAYERS,  # and the residuals in these
         "flat_append": LAYERS,
@@ -169,15 +170,19 @@ def test_a_prefilled_chunk_costs_ten_launches_a_layer(kernels, target, gemm):
     }
 
 
-@pytest.mark.parametrize(
-    ("asked", "prepare", "multiply"),
-    [(None, "round_act", "bf16_gemm"), ("int8", "quantize_act", "int8_gemm")],
-)
-def test_tiles_multiply_a_prompt_but_not_one_row(kernels, asked, prepare, multiply):
-    got = kernels("prefill", "cpu-sapphirerapids", "q4f16_1", activations=asked)
-    assert got[prepare] == got[multiply] == 4 * LAYERS
-    assert got["int8_gemv"] == 1  # the head
-    assert got.total() == 10 * LAYERS + 3
+@pytest.mark.parametrize("scheme", INT4)
+@pytest.mark.parametrize("asked", [None, "bfloat16"])
+def test_on_tiles_it_costs_seven_and_one_row_is_not_on_tiles(kernels, scheme, asked):
+    assert kernels("prefill", "cpu-sapphirerapids", scheme, activations=asked) == {
+        "round_act": 2 * LAYERS,  # with the norms; what o and down read is rounded already
+        "tile_project": LAYERS,  # qkv
+        "tile_attend": LAYERS,
+        "bf16_swiglu": LAYERS,  # gate and up
+        "bf16_gemm": 2 * LAYERS,  # o and down, with the residuals
+        "rope_angles": 1,
+        "last_position": 1,
+        "int8_gemv": 1,  # the head, for one token
+    }
 
 
 def test_a_library_without_tiles_is_as_without_the_choice(nano_plan):

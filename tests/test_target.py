@@ -112,6 +112,16 @@ def test_tiles_are_extras_as_a_pair(machine):
     assert not machine(V4 | {"amx_tile"}).bf16_tiles
 
 
+def test_what_is_known_of_a_chip_is_told_by_its_features(machine):
+    preset, plain = find_target("cpu-sapphirerapids"), find_target("cpu-x86-64-v4")
+    row = machine({*preset.requires, "amx_int8"})
+    assert (row.name, set(row.requires)) == (HOST, set(preset.requires))
+    assert (row.ask_bytes, row.l2_bytes) == (preset.ask_bytes, preset.l2_bytes)
+    hidden = machine({*preset.requires} - {"avx512_fp16"})
+    assert (hidden.ask_bytes, hidden.l2_bytes) == (plain.ask_bytes, plain.l2_bytes)
+    assert hidden.bf16_tiles  # an extra of the level
+
+
 def test_a_machine_below_the_oldest_level_is_refused(machine):
     with pytest.raises(TargetError, match=r"below cpu-x86-64-v2, .* it lacks cx16") as error:
         machine({"sse", "sse2"})

@@ -27,7 +27,9 @@ from mlc_compile.progress import Progress
 
 WORKER: Final = "mlc_compile.bench.kernel_worker"
 # By rule: what it multiplies integer weights by, where it is not what the manifest says.
-ARITHMETIC: Final[dict[str, Activations]] = {"bf16_gemm": "bfloat16"}
+ARITHMETIC: Final[dict[str, Activations]] = dict.fromkeys(
+    ("bf16_gemm", "bf16_swiglu", "tile_project"), "bfloat16"
+)
 NOISY: Final = 1.3  # watched and unwatched further apart than this: the machine was not calm
 
 

@@ -18,7 +18,9 @@ from mlc_compile.layout import GROUP, ROWS
 from mlc_compile.runtime.load import plan_parts
 
 # Kernels that touch, of all that they are given, only as many rows as their result has.
-ROWS_ONLY: Final = frozenset({"take", "flat_append", "last_position"})
+ROWS_ONLY: Final = frozenset({"take", "flat_append", "tile_append", "last_position"})
+# Kernels that touch only so many tokens of the cache, whatever else they read.
+NEW_TOKENS: Final = frozenset({"flat_append", "tile_append", "tile_project"})
 
 _LAYER: Final = re.compile(r"^model\.layers\.\d+\.")
 
@@ -72,9 +74,10 @@ class AddressBook:
         pages = sum(t.data_ptr() in self.pages for t in tensors)
         others = [t for t in tensors if not self._knows(t)]
         most = rows if partial else None
+        new = rows if rule_of(kernel) in NEW_TOKENS else None
         return Traffic(
             nbytes=sum(_weight_bytes(part, most) for part in parts)
-            + pages * self._page_bytes(most, before + rows)
+            + pages * self._page_bytes(new, before + rows)
             + sum(_activation_bytes(t, most) for t in others),
             multiply_adds=0 if partial else rows * sum(map(_numbers, parts)),
             weights=frozenset(_family(part) for part in parts),

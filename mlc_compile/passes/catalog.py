@@ -84,6 +84,14 @@ PASSES: Final[dict[str, About]] = {  # in the order of pipeline.py
         "it changes values: use --activations int8",
         where="CPU",
     ),
+    "FuseRounding": About(
+        "activations", "SwiGLU and attention of prompts written in bfloat16 at once", where="CPU"
+    ),
+    "FuseTileProjection": About(
+        "activations",
+        "queries, keys and values of prompts appended as their product is made",
+        where="CPU",
+    ),
     "LowerOperators": About(
         "kernels", "operators become the target's kernels", "only kernels can be compiled"
     ),

@@ -26,6 +26,9 @@ STATEFUL: Final[Mapping[str, int]] = {
     "mlc.flat_append": 4,
     "mlc.flat_step": 4,
     "mlc.flat_attend": 1,
+    "mlc.tile_append": 4,
+    "mlc.tile_project": 5,
+    "mlc.tile_attend": 1,
 }
 
 # Calls that may write to any argument, make memory or draw numbers, whatever their purity says.

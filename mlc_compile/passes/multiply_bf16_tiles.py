@@ -1,6 +1,8 @@
 """For many rows, multiply in bfloat16 where the CPU has tiles for it, not in int8.
 
     int8_matmul(quantize_act(x; source), parts)   ->   bf16_matmul(round_act(x; source), parts)
+    q, cache = flat_append(qkv ..);  flat_attend(q, cache ..)
+        ->   q, cache = tile_append(qkv ..);  tile_attend(q, cache ..)
 
 Tiles of bfloat16 lose less than int8 and need nothing after a group of 32 k, where tiles of
 int8 would scale their sums. One row reads weights all the time, so it stays as it is: INT4
@@ -15,16 +17,19 @@ from tvm.ir.transform import PassContext, module_pass
 from tvm.relax.expr_functor import mutator
 
 from mlc_compile import ops
+from mlc_compile.layout import GROUP
 from mlc_compile.passes import events
 from mlc_compile.passes.fuse_quantize_gemv import quantization_of
-from mlc_compile.passes.rewrite import Fuser, fuse_functions
+from mlc_compile.passes.rewrite import Fuser, call_of, fuse_functions
 
 MATMUL: Final = "mlc.int8_matmul"
+APPEND: Final = "mlc.flat_append"
+ATTEND: Final = "mlc.flat_attend"
 
 
 @module_pass(opt_level=0, name="MultiplyBF16Tiles")
 class MultiplyBF16Tiles:
-    """Every `mlc.int8_matmul` of rows that may be several; for targets with such tiles."""
+    """Every `mlc.int8_matmul` and attention of rows that may be several; for such targets."""
 
     def transform_module(self, mod: IRModule, _ctx: PassContext) -> IRModule:
         return fuse_functions(mod, _Fuser)
@@ -37,8 +42,13 @@ class _Fuser(Fuser):
     def __init__(self, mod: IRModule, func: relax.Function, noted: list[events.Event]) -> None:
         super().__init__(mod, func, noted)
         self.rounded: dict[relax.Call, relax.Var] = {}
+        self.appends = {self._append_of(c) for c in self.bindings.values() if _suits(c)} - {None}
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
+        if ops.is_call(call, APPEND) and call in self.appends:
+            return ops.tile_append([self.visit_expr(a) for a in call.args], ops.Attention.of(call))
+        if ops.is_call(call, ATTEND):
+            return self._attended(call)
         if not ops.is_call(call, MATMUL):
             return super().visit_call_(call)
         if ops.is_one_row(call):
@@ -52,6 +62,23 @@ class _Fuser(Fuser):
         residual = bool(call.attrs["residual"])
         return ops.bf16_matmul(self._rounded(quantize), rest, w, k, residual=residual)
 
+    def _attended(self, call: relax.Call) -> relax.Expr:
+        if not _suits(call):
+            return self._stays(call, f"its heads or pages are not of {GROUP}, as tiles take them")
+        if self._append_of(call) is None:
+            return self._stays(call, "its queries are not one append's, or have other readers")
+        self.done(ATTEND)
+        return ops.tile_attend([self.visit_expr(a) for a in call.args], ops.Attention.of(call))
+
+    def _append_of(self, attend: relax.Call) -> relax.Call | None:
+        """The append that makes the queries of `attend`, if nothing else reads them."""
+        item = call_of(attend.args[0], self.bindings)
+        if not isinstance(item, relax.TupleGetItem) or item.index != 0:
+            return None
+        append = call_of(item.tuple_value, self.bindings)
+        alone = self.uses[attend.args[0]] == 1
+        return append if alone and ops.is_call(append, APPEND) else None
+
     def _rounded(self, quantize: relax.Call) -> relax.Var:
         """What `quantize` reads, rounded instead: once for all its readers."""
         if quantize not in self.rounded:
@@ -60,6 +87,14 @@ class _Fuser(Fuser):
             self.rounded[quantize] = self.builder_.emit(call)
         return self.rounded[quantize]
 
-    def _stays(self, matmul: relax.Call, reason: str) -> relax.Expr:
-        self.refused(MATMUL, reason)
-        return super().visit_call_(matmul)
+    def _stays(self, call: relax.Call, reason: str) -> relax.Expr:
+        self.refused(str(call.op.name), reason)
+        return super().visit_call_(call)
+
+
+def _suits(call: relax.Expr) -> bool:
+    """Whether `call` is an attention whose heads are whole groups, and a page is one."""
+    if not ops.is_call(call, ATTEND):
+        return False
+    page = int(ops.shape_of(call.args[1])[-1])
+    return ops.Attention.of(call).d % GROUP == 0 and page == GROUP

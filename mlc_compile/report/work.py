@@ -27,6 +27,9 @@ KINDS: Final[dict[str, Kind]] = {
     "last_position": "rows",
     "flat_append": "append",
     "flat_attend": "attend",
+    "tile_append": "append",
+    "tile_project": "append",
+    "tile_attend": "attend",
     "flat_step": "step",
     "vm.builtin.attention_kv_cache_attention_with_fused_qkv": "step",
 }

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final, cast
 
-from tvm import relax
+from tvm import relax, tirx
 
 from mlc_compile import ops
 from mlc_compile.artifact import FlatKV, KVDtype
@@ -64,8 +64,27 @@ def _flat_append(call: relax.Call, _target: Target) -> Kernel:
     a = ops.Attention.of(call)
     qkv, *_, k_pages, _v, _table, _length = call.args
     func = attention.append(a, _cache(k_pages, a), rows_of(qkv))
+    return _appending("flat_append", func, call)
+
+
+def _tile_append(call: relax.Call, _target: Target) -> Kernel:
+    a = ops.Attention.of(call)
+    func = attention.append(a, _cache(call.args[4], a), None, rounded=True)
+    return _appending("tile_append", func, call)
+
+
+def _tile_project(call: relax.Call, target: Target) -> Kernel:
+    a, unit, k = ops.Attention.of(call), unit_for(target), int(call.attrs["k"])
+    assert unit is not None, "MultiplyBF16Tiles runs only for targets with tiles"
+    codec, kv = _int4(ops.Matrix.of(call), k), _cache(call.args[5], a)
+    func = families.tile_project_family(a, kv, codec, unit, target)
     args = [*call.args, relax.prim_value(a.layer)]
-    return Kernel("flat_append", func, args, list(call.ty.fields), inplace=(-1, 4, 5))
+    return Kernel("tile_project", func, args, list(call.ty.fields), inplace=(-1, 5, 6))
+
+
+def _appending(name: str, func: tirx.PrimFunc, call: relax.Call) -> Kernel:
+    args = [*call.args, relax.prim_value(ops.Attention.of(call).layer)]
+    return Kernel(name, func, args, list(call.ty.fields), inplace=(-1, 4, 5))
 
 
 def _flat_attend(call: relax.Call, target: Target) -> Kernel:
@@ -73,6 +92,14 @@ def _flat_attend(call: relax.Call, target: Target) -> Kernel:
     q, k_pages, *_ = call.args
     func = families.attend_family(a, _cache(k_pages, a), target, rows_of(q))
     return Kernel("flat_attend", func, [*call.args, relax.prim_value(a.layer)], [call.ty])
+
+
+def _tile_attend(call: relax.Call, target: Target) -> Kernel:
+    a, unit = ops.Attention.of(call), unit_for(target)
+    assert unit is not None, "MultiplyBF16Tiles runs only for targets with tiles"
+    rounded = bool(call.attrs["rounded"])
+    func = families.tile_attend_family(a, _cache(call.args[1], a), unit, rounded=rounded)
+    return Kernel("tile_attend", func, [*call.args, relax.prim_value(a.layer)], [call.ty])
 
 
 def _flat_step(call: relax.Call, target: Target) -> Kernel:
@@ -108,7 +135,9 @@ def _int8_gemv(call: relax.Call, target: Target) -> Kernel:
     source, w = ops.Source.of(call), ops.Matrix.of(call)
     residual, swiglu = bool(call.attrs["residual"]), bool(call.attrs["swiglu"])
     codec, dot = _int4(w, source.k), _dot(target)
-    func = families.int8_gemv_family(codec, w.n, source, dot, residual=residual, swiglu=swiglu)
+    func = families.int8_gemv_family(
+        codec, w.n, source, dot, target, residual=residual, swiglu=swiglu
+    )
     return plain("int8_gemv", func, call)
 
 
@@ -122,6 +151,13 @@ def _bf16_matmul(call: relax.Call, target: Target) -> Kernel:
     assert unit is not None, "MultiplyBF16Tiles runs only for targets with tiles"
     func = families.bf16_gemm_family(_int4(w, k), w.n, unit, target, residual=residual)
     return plain("bf16_gemm", func, call)
+
+
+def _bf16_swiglu(call: relax.Call, target: Target) -> Kernel:
+    w, unit = ops.Matrix.of(call), unit_for(target)
+    assert unit is not None, "MultiplyBF16Tiles runs only for targets with tiles"
+    codec = _int4(w, int(call.attrs["k"]))
+    return plain("bf16_swiglu", families.bf16_swiglu_family(codec, w.n, unit, target), call)
 
 
 # What multiplies many rows faster than a dot product, best first: CPU feature, name, family.
@@ -139,12 +175,16 @@ RULES: Final[dict[str, Rule]] = {
     "mlc.int8_gemv": _int8_gemv,
     "mlc.round_act": _round_act,
     "mlc.bf16_matmul": _bf16_matmul,
+    "mlc.bf16_swiglu": _bf16_swiglu,
     "mlc.quantized_matmul": _matmul,
     "mlc.quantized_take": _take,
     "mlc.swiglu": _swiglu,
     "mlc.rope_angles": _rope_angles,
     "mlc.flat_append": _flat_append,
     "mlc.flat_attend": _flat_attend,
+    "mlc.tile_append": _tile_append,
+    "mlc.tile_project": _tile_project,
+    "mlc.tile_attend": _tile_attend,
     "mlc.flat_step": _flat_step,
     "relax.nn.rms_norm": _rms_norm,
 }

@@ -11,6 +11,7 @@ from mlc_compile.schedule.family import Family
 from mlc_compile.schedule.kernels import (
     attention,
     bf16_gemm,
+    bf16_swiglu,
     int8,
     int8_gemm,
     int8_gemm_pairs,
@@ -24,11 +25,13 @@ from mlc_compile.schedule.kernels.tiles import TileUnit
 from mlc_compile.schedule.kernels.vector import LANES
 from mlc_compile.schedule.kernels.weights import Codec, Dense, Int4
 from mlc_compile.schedule.operand import (
+    COARSE,
     DENSE,
     INPUT,
     KEYS,
     PACKED,
     RESULT,
+    ROUNDED,
     VALUES,
     Operand,
     Values,
@@ -108,7 +111,6 @@ def bf16_gemm_family(
         return {
             "sums": tile.m * tile.blocks,
             "panel_bytes": tile.panel_bytes(codec.k),
-            "tasks": codec.blocks / tile.blocks / tile.strips,
             "loads_per_product": 1 / tile.m + 1 / tile.blocks,
         }
 
@@ -123,8 +125,38 @@ def bf16_gemm_family(
     )
 
 
+def bf16_swiglu_family(
+    codec: Int4, n: int, unit: TileUnit, target: Target
+) -> Family[bf16_swiglu.Tile]:
+    """`bf16_swiglu.gemm`, for any number of rows."""
+
+    def derived(tile: bf16_swiglu.Tile) -> Mapping[str, float]:
+        return {
+            "panel_bytes": tile.panel_bytes(codec.k),
+            "tiles": tile.m,
+        }
+
+    scales = str(codec.scale_dtype)
+    return Family(
+        workload=Workload.of("cpu.bf16_swiglu", n=n, k=codec.k, scales=scales),
+        space=bf16_swiglu.Tile.space(target, codec.k),
+        build=lambda tile: bf16_swiglu.gemm(codec, n, unit, tile),
+        operands=(Operand("pairs"), PACKED, ROUNDED),
+        derived=derived,
+        operations=_of_product(n, codec.k),
+        arithmetic="bfloat16",
+    )
+
+
 def int8_gemv_family(
-    codec: Int4, n: int, source: Source, dot: DotProduct, *, residual: bool, swiglu: bool
+    codec: Int4,
+    n: int,
+    source: Source,
+    dot: DotProduct,
+    target: Target,
+    *,
+    residual: bool,
+    swiglu: bool,
 ) -> Family[int8.Sweep]:
     """`int8.gemv`, with what feeds it and what follows."""
     feed = quantize.FEEDS[source.kind](source.k, source.eps)
@@ -148,7 +180,7 @@ def int8_gemv_family(
             residual=int(residual),
             swiglu=int(swiglu),
         ),
-        space=int8.Sweep.space(codec, swiglu=swiglu),
+        space=int8.Sweep.space(codec, target.ask_bytes, swiglu=swiglu),
         build=lambda sweep: int8.gemv(codec, n, feed, dot, sweep, residual=residual, swiglu=swiglu),
         operands=(*[INPUT] * SOURCES[source.kind], PACKED, *[INPUT] * residual, RESULT),
         derived=derived,
@@ -275,6 +307,48 @@ def attend_family(
     )
 
 
+def tile_attend_family(
+    a: Attention, kv: FlatKV, unit: TileUnit, *, rounded: bool
+) -> Family[attention.Share]:
+    """`attention.attend_tiles`, for any number of rows."""
+
+    def derived(share: attention.Share) -> Mapping[str, float]:
+        return {
+            "panel_bytes": 4 * share.pages * kv.page * a.d,
+            "queries": share.tokens * a.h_q // a.h_kv,
+        }
+
+    return Family(
+        workload=_attention("cpu.tile_attend", a, kv, rounded=int(rounded)),
+        space=attention.Share.space(),
+        build=lambda share: attention.attend_tiles(a, kv, unit, share, rounded=rounded),
+        operands=(Operand("pairs"), *PAGES, LAYER, ROUNDED if rounded else COARSE),
+        derived=derived,
+        operations=_of_attention(a),
+        arithmetic="bfloat16",
+    )
+
+
+def tile_project_family(
+    a: Attention, kv: FlatKV, codec: Int4, unit: TileUnit, target: Target
+) -> Family[attention.Heads]:
+    """`attention.project`, for any number of rows."""
+
+    def derived(share: attention.Heads) -> Mapping[str, float]:
+        return {"panel_bytes": share.panel_bytes(a, codec.k), "tiles": share.m}
+
+    scales = str(codec.scale_dtype)
+    return Family(
+        workload=_attention("cpu.tile_project", a, kv, k=codec.k, scales=scales),
+        space=attention.Heads.space(a, target, codec.k),
+        build=lambda share: attention.project(a, kv, codec, unit, share),
+        operands=(Operand("pairs"), PACKED, *[INPUT] * 3, *PAGES, LAYER, ROUNDED),
+        derived=derived,
+        operations=_of_product((a.h_q + 2 * a.h_kv) * a.d, codec.k),
+        arithmetic="bfloat16",
+    )
+
+
 def step_family(a: Attention, kv: FlatKV, target: Target) -> Family[attention.Tile]:
     """`attention.step`: one token."""
     return Family(
@@ -297,5 +371,5 @@ def _of_tile(tile: attention.Tile) -> Mapping[str, float]:
     }
 
 
-def _attention(family: str, a: Attention, kv: FlatKV, **facts: int) -> Workload:
+def _attention(family: str, a: Attention, kv: FlatKV, **facts: int | str) -> Workload:
     return Workload.of(family, h_q=a.h_q, h_kv=a.h_kv, d=a.d, page=kv.page, cache=kv.dtype, **facts)

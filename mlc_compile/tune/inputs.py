@@ -95,7 +95,8 @@ def _argument(param: Any, operand: Operand, sizes: Mapping[str, int]) -> Argumen
 def fill(argument: Argument, length: int, random: np.random.Generator) -> Array:
     """The array of one argument; results are filled with what no kernel writes."""
     if argument.role == "result":
-        return np.full(argument.shape, np.nan, argument.dtype)
+        nothing = -1 if argument.values == "pairs" else np.nan  # which is a pair of NaNs
+        return np.full(argument.shape, nothing, argument.dtype)
     if argument.values == "pages":
         return np.arange(math.prod(argument.shape), dtype=argument.dtype).reshape(argument.shape)
     if argument.values == "length":

@@ -24,6 +24,7 @@ from mlc_compile.runtime.memory import bytes_per_token
 PLAN = Plan(prompts=(24,), generate=4, depths=(0, 100), threads=(1,), repeats=3, warm_up=1)
 BANDWIDTH = 1e9
 LAYERS = 2
+MATMULS = ("gem", "bf16_swiglu", "tile_project")  # in the names of what multiplies weights
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +103,7 @@ def test_matmuls_say_what_they_multiply_in(benchmark: KernelBenchmark, nano_arti
     prompts = choose_library(manifest).prompts
     for p in benchmark.profiles:
         of_a_prompt = {prompts} - {None} if p.phase == "prefill" else set()
-        matmuls = [k for k in p.kernels if "gem" in k.name]
+        matmuls = [k for k in p.kernels if any(part in k.name for part in MATMULS)]
         assert {k.arithmetic for k in matmuls} == {manifest.activations} | of_a_prompt
         assert all(k.weights for k in matmuls)
         assert {k.arithmetic for k in p.kernels if k not in matmuls} == {None}

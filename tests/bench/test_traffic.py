@@ -76,10 +76,21 @@ def test_attention_reads_the_pages_that_hold_tokens(before: int, rows: int, page
     assert got.multiply_adds == 0
 
 
-def test_appending_touches_only_the_new_tokens() -> None:
-    qkv, q = Tensor((1, 3, 64)), Tensor((1, 3, 4, 8))
-    got = BOOK.traffic("flat_append2", [qkv, at(14), at(21), at(22), q], before=100)
-    assert got.nbytes == 2 * 3 * PAGE_BYTES // 16 + NORM.nbytes + 3 * 64 * 4 + 3 * 32 * 4
+@pytest.mark.parametrize(("kernel", "words"), [("flat_append2", 8), ("tile_append", 4)])
+def test_appending_touches_only_the_new_tokens(kernel: str, words: int) -> None:
+    qkv, q = Tensor((1, 3, 64)), Tensor((1, 3, 4, words))
+    got = BOOK.traffic(kernel, [qkv, at(14), at(21), at(22), q], before=100)
+    assert got.nbytes == 2 * 3 * PAGE_BYTES // 16 + NORM.nbytes + 3 * 64 * 4 + 3 * 4 * words * 4
+    assert got.multiply_adds == 0
+
+
+def test_appending_what_is_multiplied_at_once_reads_all_weights_too() -> None:
+    pairs, q = Tensor((1, 3, 48), dtype="int32"), Tensor((1, 3, 4, 4), dtype="int32")
+    got = BOOK.traffic("tile_project1", [pairs, at(11), at(14), at(21), at(22), q], before=100)
+    read = INT4.nbytes + NORM.nbytes + 3 * 48 * 4
+    assert got.nbytes == read + 2 * 3 * PAGE_BYTES // 16 + 3 * 16 * 4
+    assert got.multiply_adds == 3 * 64 * 64
+    assert got.integers
 
 
 def test_a_page_of_an_int8_cache_is_read_with_its_scales() -> None:

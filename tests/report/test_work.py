@@ -37,7 +37,10 @@ def test_attention_sees_what_is_in_the_cache():
     kernel = only(call("flat_attend1", rows=4, results=4 * 48), PREFILL)
     assert kernel.operations == 4 * 48 * (1 + 2 + 3 + 4)
     assert kernel.cache_bytes == 4 * TOKEN
-    assert only(call("flat_append", rows=4, results=4 * 48), PREFILL).cache_bytes == 4 * TOKEN
+    for name in ("flat_append", "tile_append", "tile_project1"):
+        assert only(call(name, rows=4, results=4 * 48), PREFILL).cache_bytes == 4 * TOKEN
+    tiles = only(call("tile_attend", rows=4, results=4 * 48), PREFILL)
+    assert (tiles.operations, tiles.cache_bytes) == (kernel.operations, kernel.cache_bytes)
 
 
 def test_a_token_of_an_int8_cache_counts_with_its_scales():

@@ -2,6 +2,8 @@
 
 int8 kernels sum integers exactly and scale a group at a time in the same order, so their
 results are the default's bits. In float32 a dozen sums of k terms may come in another order.
+Attention on tiles rounds weights to 8 bits, from one maximum of the scores or another: two
+roundings of half a unit of what is summed, of which the largest result is a measure.
 """
 
 from dataclasses import replace
@@ -17,7 +19,9 @@ from mlc_compile.schedule.kernels.dot import dot_for
 from mlc_compile.schedule.kernels.weights import codec_of
 from mlc_compile.target import find_target
 from mlc_compile.tune.inputs import fill, situation
+from mlc_compile.tune.runner import Bench
 
+from .kernels.bf16_products import HALF
 from .kernels.emulated_tiles import EmulatedTiles
 
 HERE = find_target("cpu")
@@ -36,11 +40,16 @@ def tiles(n, k):
     return families.bf16_gemm_family(codec, n, EmulatedTiles(), HERE, residual=True)
 
 
+def gated_tiles(n, k):
+    codec = codec_of("q4f16_1", n, k)
+    return families.bf16_swiglu_family(codec, n, EmulatedTiles(), HERE)
+
+
 def gemv(n, k, source, swiglu=False):
     codec = codec_of("q4f32_1", n, k)
     given = Source(source, k, 1e-6)
     return families.int8_gemv_family(
-        codec, n, given, dot_for(HERE), residual=not swiglu, swiglu=swiglu
+        codec, n, given, dot_for(HERE), HERE, residual=not swiglu, swiglu=swiglu
     )
 
 
@@ -51,12 +60,17 @@ def floats(scheme, n, k, many, eps=None):
     return families.gemv_family(codec, n, eps=eps, residual=eps is not None)
 
 
-def attention(h_q, h_kv, rows, dtype="float16"):
+def attention(h_q, h_kv, rows, dtype="float16", *, rounded=False):
     inv_freq = tuple(1.0 / (i + 1) for i in range(16))
     a = Attention(0, h_q, h_kv, 32, 1e-6, 1.0, inv_freq)
     kv = FlatKV(layers=2, kv_heads=h_kv, head_dim=32, page=32, dtype=dtype)
     if rows == "step":
         return families.step_family(a, kv, HERE)
+    if rows == "tiles":
+        return families.tile_attend_family(a, kv, EmulatedTiles(), rounded=rounded)
+    if rows == "project":
+        codec = codec_of("q4f16_1", (h_q + 2 * h_kv) * 32, 64)
+        return families.tile_project_family(a, kv, codec, EmulatedTiles(), HERE)
     return families.attend_family(a, kv, HERE, rows)
 
 
@@ -67,12 +81,15 @@ CASES = {
     "gemv, an odd group": (gemv(96, 96, "plain"), 0),
     "gemv with SwiGLU": (gemv(128, 128, "plain", swiglu=True), 0),
     "tiles of bfloat16": (tiles(96, 64), 0),
+    "tiles of bfloat16 with SwiGLU": (gated_tiles(192, 64), 0),
     "float gemm": (floats("q4f16_1", 192, 256, many=True), 64 * EPS),
     "float gemm after a norm, a ragged block": (floats("q0f16", 40, 128, True, 1e-6), 64 * EPS),
     "float gemv": (floats("q0f32", 40, 128, many=False), 64 * EPS),
     "float gemv after a norm": (floats("q4f32_1", 64, 96, False, 1e-6), 64 * EPS),
     "attend many": (attention(8, 2, None), 64 * EPS),
     "attend one": (attention(8, 2, 1), 64 * EPS),
+    "attend many on tiles": (attention(8, 2, "tiles"), 2 * HALF),
+    "append many on tiles": (attention(7, 2, "project"), 0),
     "step": (attention(8, 2, "step"), 64 * EPS),
     "step, int8 pages": (attention(8, 2, "step", "int8"), 64 * EPS),
 }
@@ -118,3 +135,45 @@ def test_a_workload_and_a_space_tell_families_apart(name):
     same = [n for n, (f, _) in CASES.items() if f.workload == family.workload]
     assert same == [name]
     assert family.space.size > 1
+
+
+ON_TILES = {
+    name: CASES[name][0]
+    for name in (
+        *("tiles of bfloat16", "tiles of bfloat16 with SwiGLU"),
+        *("attend many on tiles", "append many on tiles"),
+    )
+} | {"attend many on tiles, rounded at once": attention(8, 2, "tiles", rounded=True)}
+
+
+def on_tensors(run):
+    """A kernel as a tuner calls it."""
+
+    def kernel(*arguments):
+        after = run(*(a if isinstance(a, int) else a.numpy() for a in arguments))
+        tensors = [a for a in arguments if not isinstance(a, int)]
+        for tensor, array in zip(tensors, after, strict=True):
+            tensor.copyfrom(array)
+
+    return kernel
+
+
+@pytest.mark.parametrize("name", ON_TILES)
+def test_a_tuner_takes_every_point_s_results_and_no_others(compile_kernel, name):
+    family = ON_TILES[name]
+    func = family.build(family.space.default)
+    made = situation(func, family.operands, {"m": 7, "pages": 3}, length=61)
+    bench = Bench.of(made, np.random.default_rng(0))
+    bench.expected = bench.results(on_tensors(compile_kernel(func)))
+    for point in points(family.space):
+        assert bench.differs(on_tensors(compile_kernel(family.build(point)))) == "", point
+    assert "off by nan" in bench.differs(lambda *_: None)
+
+    def doubled(*arguments):
+        """Of float32, or of pairs of bfloat16: an exponent more by one in each."""
+        on_tensors(compile_kernel(func))(*arguments)
+        y = arguments[-1].numpy().copy()
+        more = 0x00800080 if y.dtype == np.int32 else np.int32(0x00800000)
+        arguments[-1].copyfrom((y.view(np.int32) + np.int32(more)).view(y.dtype))
+
+    assert "off by" in bench.differs(doubled)

@@ -58,6 +58,8 @@ def test_pages_of_codes_have_scales_that_are_as_large_as_a_model_s():
 
 def test_results_begin_as_what_no_kernel_writes():
     assert np.isnan(filled("normal", "float32", role="result")).all()
+    words = filled("pairs", "int32", role="result").view(np.uint16)
+    assert np.isnan((words.astype(np.uint32) << 16).view(np.float32)).all()
 
 
 def test_large_arrays_repeat_what_was_drawn():

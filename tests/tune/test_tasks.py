@@ -34,6 +34,21 @@ def test_matrix_products_are_tuned_under_a_name_of_their_own(nano_plan):
     assert of(found, "cpu.int8_gemm") == []
 
 
+def test_products_on_tiles_are_tuned_under_names_of_their_own(nano_plan):
+    """But for the head, which has one row, and a step."""
+    mod, plan = nano_plan("cpu-sapphirerapids", "q4f16_1")
+    with tvm_target(find_target("cpu-sapphirerapids")):
+        found = tasks_of(mod, plan)
+    assert {task.family.workload.family for task in found.tasks} == {
+        *("cpu.tile_project", "cpu.tile_attend", "cpu.bf16_gemm", "cpu.bf16_swiglu"),
+        *("cpu.int8_gemv", "cpu.flat_step"),
+    }
+    for family in ("cpu.tile_project", "cpu.tile_attend", "cpu.bf16_swiglu"):
+        assert [task.calls for task in of(found, family)] == [{"prefill": 2}], family
+    assert [task.calls for task in of(found, "cpu.bf16_gemm")] == [{"prefill": 2}] * 2
+    assert {one.name for one in found.untunable} >= {"mlc.round_act"}
+
+
 def test_calls_are_those_of_a_token_and_of_a_prompt(found):
     """Two layers: qkv, o, gate_up and down each twice, the head once in both functions."""
     gemms = [task.calls for task in of(found, "cpu.int8_gemm")]

@@ -79,6 +79,65 @@ def configuration(shapes: Sequence[Shape]) -> Buffer:
     return config
 
 
+Place = tuple[Buffer, tuple[Index, ...]]  # a buffer and where a tile of it begins
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """`m` by `n` tiles of sums, and who is who among the registers.
+
+    First the sums, row by row, then the m tiles of a, then the n of b that are multiplied.
+    """
+
+    unit: TileUnit
+    m: int = 2
+    n: int = 2
+
+    @property
+    def held(self) -> int:
+        """Registers that it takes."""
+        return self.m * self.n + self.m + self.n
+
+    @property
+    def _of_a(self) -> range:
+        start = self.m * self.n
+        return range(start, start + self.m)
+
+    @property
+    def _of_b(self) -> range:
+        return range(self._of_a.stop, self._of_a.stop + self.n)
+
+    def configure(self, rows: Index = ROWS, columns: Sequence[Index] = ()) -> None:
+        """Tiles of a have so many rows, those of b so many columns, 16 unless `columns` says."""
+        widths = columns or [COLUMNS] * self.n
+        sums = [Shape(rows, width) for _ in self._of_a for width in widths]
+        of_a = [Shape(rows, COLUMNS) for _ in self._of_a]
+        of_b = [Shape(ROWS, width) for width in widths]
+        self.unit.configure(configuration([*sums, *of_a, *of_b]))
+
+    def begin(self, base: Sequence[Place] | None = None) -> None:
+        """Sums from zero, or from what lies at the places `base`."""
+        for number in range(self.m * self.n):
+            if base is None:
+                self.unit.zero(number)
+            else:
+                buffer, index = base[number]
+                self.unit.load(number, buffer, *index)
+
+    def add(self, a: Sequence[Place], b: Sequence[Place]) -> None:
+        """The products of m tiles with n."""
+        for number, (buffer, index) in enumerate([*a, *b], self._of_a.start):
+            self.unit.load(number, buffer, *index)
+        for i, left in enumerate(self._of_a):
+            for j, right in enumerate(self._of_b):
+                self.unit.multiply(i * self.n + j, left, right)
+
+    def end(self, places: Sequence[Place]) -> None:
+        """Write the sums."""
+        for number, (buffer, index) in enumerate(places):
+            self.unit.store(number, buffer, *index)
+
+
 @dataclass(frozen=True, slots=True)
 class Amx:
     """Intel's instructions. The process must have asked for them: see `mlc_compile.amx`."""

@@ -201,27 +201,36 @@ def exp(x: Expr, lanes: int = LANES) -> Expr:
     return y * tirx.reinterpret(_vector(F32, lanes), bits)
 
 
-def exp2(x: Expr, lanes: int = LANES) -> Expr:
-    """2**x in float32 for x <= 127, within 2 ulp; 2**-125 for anything less than -125.
+# 2**r, |r| <= 1/2, by falling powers of r. Within 2 ulp: 1 + r p(r), p of degree 5 from Cephes
+# (exp2f.c, S. Moshier). Within 2**-13, for what is then rounded to bfloat16: minimax by Remez.
+EXP2: Final = (
+    1.535336188319500e-4,
+    1.339887440266574e-3,
+    9.618437357674640e-3,
+    5.550332471162809e-2,
+    2.402264791363012e-1,
+    6.931472028550421e-1,
+    1.0,
+)
+EXP2_BF16: Final = (5.517166906e-2, 2.426111222e-1, 6.932609855e-1, 9.999280735e-1)
+WHOLE: Final = 12582912.0  # 1.5 * 2**23: adding it leaves the nearest integer in the lowest bits
 
-    x = n + r, |r| <= 1/2, without a rounding; 2**r = 1 + r p(r), p of degree 5 from Cephes
-    (exp2f.c, S. Moshier); n is added to its exponent bits.
+
+def exp2(x: Expr, lanes: int = LANES, powers: Sequence[float] = EXP2) -> Expr:
+    """2**x in float32 for x <= 127, as near as `powers`; 2**-125 for anything less than -125.
+
+    x = n + r, |r| <= 1/2, without a rounding; n is added to the exponent bits of 2**r.
     """
     x = tirx.max(x, splat(-125.0, lanes))
-    n = tirx.floor(x + splat(0.5, lanes))
-    r = x - n
-    y = splat(1.535336188319500e-4, lanes)
-    for c in (
-        1.339887440266574e-3,
-        9.618437357674640e-3,
-        5.550332471162809e-2,
-        2.402264791363012e-1,
-        6.931472028550421e-1,
-        1.0,
-    ):
+    held = local(1, lanes)
+    store(x + splat(WHOLE, lanes), held, 0, 0, lanes=lanes)  # or TVM simplifies: nothing is rounded
+    shifted = load(held, 0, 0, lanes=lanes)
+    r = x - (shifted - splat(WHOLE, lanes))
+    y = splat(powers[0], lanes)
+    for c in powers[1:]:
         y = y * r + splat(c, lanes)
     kind = _vector("int32", lanes)
-    bits = tirx.reinterpret(kind, y) + (tirx.Cast(kind, n) << splat_i32(23, lanes))
+    bits = tirx.reinterpret(kind, y) + (tirx.reinterpret(kind, shifted) << splat_i32(23, lanes))
     return tirx.reinterpret(_vector(F32, lanes), bits)
 
 
@@ -242,6 +251,19 @@ def every_thread(tasks: int) -> Iterator[None]:
         return
     with T.attr(tirx.const(0, "int32"), "pragma_parallel_launch_point", tirx.const(1, "int32")):
         yield
+
+
+@contextmanager
+def share_of(count: int) -> Iterator[tuple[Expr, Expr]]:
+    """Run the block once in each thread of the pool, on the share from first to before last.
+
+    For what is worth preparing once a thread: a task of `T.parallel` does not know what else its
+    thread does. Shares are as even as whole numbers are; one may be empty.
+    """
+    threads = kept(tirx.Cast("int64", tirx.call_packed("runtime.NumThreads")))
+    with T.parallel(0, tirx.min(threads, tirx.IntImm("int64", count))) as thread:
+        shares = tirx.min(threads, tirx.IntImm("int64", count))
+        yield kept(thread * count // shares), kept((thread + 1) * count // shares)
 
 
 def put_rows(

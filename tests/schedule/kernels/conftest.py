@@ -1,10 +1,11 @@
-"""What kernel tests share: int8 instructions, INT4 matrices, and attention in float64."""
+"""What kernel tests share: int8 instructions, tiles, INT4 matrices, and attention in float64."""
 
 import ctypes
 import shutil
 import subprocess
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from platform import machine, system
 
@@ -26,6 +27,7 @@ from mlc_compile.target import (
     find_target,
     missing_features,
 )
+from tests.schedule.kernels.bf16_products import BEST, UNITS, Unit
 from tests.schedule.kernels.emulator import Emulator
 
 BASES = {  # feature of a dot product -> the preset that it is added to
@@ -196,6 +198,14 @@ def trapping(
     before = amx_trap(1)
     yield row.name
     assert amx_trap(0) > before, "no instruction trapped"
+
+
+@pytest.fixture
+def unit(request: pytest.FixtureRequest, compile_kernel: Callable[..., object]) -> Unit:
+    """The best way to do tiles that this machine has, if a test does not name one."""
+    kind = getattr(request, "param", BEST)
+    target = request.getfixturevalue("trapping") if kind == "trapped" else "cpu"
+    return Unit(UNITS[kind], partial(compile_kernel, target=target))
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,15 @@
 
 import re
 from collections import Counter
+from functools import cache
 
 import pytest
 import tvm
 
 from mlc_compile import ops
+from mlc_compile.artifact import FlatKV
 from mlc_compile.emit.cpu import code_generation, tvm_target
-from mlc_compile.schedule.kernels import bf16_gemm, peak
+from mlc_compile.schedule.kernels import attention, bf16_gemm, bf16_swiglu, peak
 from mlc_compile.schedule.kernels.tiles import Amx
 from mlc_compile.schedule.kernels.weights import codec_of
 from mlc_compile.target import find_target
@@ -16,6 +18,7 @@ from mlc_compile.target import find_target
 ROW = find_target("cpu-sapphirerapids")
 TILE_CODE = re.compile(r"\t(ldtilecfg|tile\w+|tdp\w+)\t?(.*)")
 MEMORY = re.compile(r"(-?\d*)\((%\w+)\)")
+LEAVES = re.compile(r"jmpq?$|ret")
 WIDTHS = {"x": 16, "y": 32, "z": 64}  # bytes of %xmm0, %ymm0, %zmm0
 STORES = {"movb": 1, "movw": 2, "movl": 4, "movq": 8, "vmovd": 4, "vmovq": 8, "vmovss": 4}
 
@@ -28,19 +31,53 @@ def assembly(func):
     return compiled.inspect_source("asm").splitlines()
 
 
+def gemm(n, *, residual=False, strips=1):
+    codec, tile = codec_of("q4f16_1", n, 1024), bf16_gemm.Tile(strips=strips)
+    return bf16_gemm.gemm(codec, n, Amx(), tile, residual=residual)
+
+
+def gated(outputs):
+    return bf16_swiglu.gemm(
+        codec_of("q4f16_1", 2048, 1024), 2048, Amx(), bf16_swiglu.Tile(outputs=outputs)
+    )
+
+
+def attend(h_q, dtype, d=128, *, rounded=False):
+    a = ops.Attention(0, h_q, 1, d, 1e-6, 1.0, (1.0,) * (d // 2))
+    kv = FlatKV(layers=2, kv_heads=1, head_dim=d, page=32, dtype=dtype)
+    return attention.attend_tiles(a, kv, Amx(), attention.Share(), rounded=rounded)
+
+
+def projected(dtype):
+    a = ops.Attention(0, 4, 2, 64, 1e-6, 1.0, (1.0,) * 32)
+    kv = FlatKV(layers=2, kv_heads=2, head_dim=64, page=32, dtype=dtype)
+    return attention.project(a, kv, codec_of("q4f16_1", 512, 1024), Amx(), attention.Heads())
+
+
+GEMMS = {
+    "whole blocks": gemm(1024),
+    "a residual": gemm(1024, residual=True),
+    "a ragged block": gemm(1000),
+    "a ragged block and a residual": gemm(1000, residual=True),
+    "strips": gemm(1024, residual=True, strips=2),
+}
+CASES = {
+    **GEMMS,
+    "SwiGLU": gated(1),
+    "SwiGLU of several outputs": gated(4),
+    "queries, keys and values": projected("float16"),
+    "queries, keys and values of an int8 cache": projected("int8"),
+    "attention": attend(2, "float16"),
+    "attention that is rounded": attend(2, "float16", rounded=True),
+    "attention with an odd number of heads": attend(5, "float32"),
+    "attention, one group a head": attend(1, "float16", d=32),
+}
+
+
 @pytest.fixture(scope="module")
-def gemm():
-    """`gemm(n, residual=False, strips=1)`: its code, for k = 1024."""
-    made = {}
-
-    def code(n, *, residual=False, strips=1):
-        if (n, residual, strips) not in made:
-            codec, tile = codec_of("q4f16_1", n, 1024), bf16_gemm.Tile(strips=strips)
-            func = bf16_gemm.gemm(codec, n, Amx(), tile, residual=residual)
-            made[n, residual, strips] = assembly(func)
-        return made[n, residual, strips]
-
-    return code
+def code():
+    """`code("strips")`: the instructions of a case."""
+    return cache(lambda case: assembly(CASES[case]))
 
 
 def tile_code(lines):
@@ -49,50 +86,41 @@ def tile_code(lines):
     return [(f[1], f[2]) for f in found if f]
 
 
-CASES = {
-    "whole blocks": (1024, False, 1),
-    "a residual": (1024, True, 1),
-    "a ragged block": (1000, False, 1),
-    "a ragged block and a residual": (1000, True, 1),
-    "strips": (1024, True, 2),
-}
-
-
 @pytest.mark.parametrize("case", CASES)
-def test_a_task_has_one_configuration_and_what_its_tiles_need(gemm, case):
-    n, residual, strips = CASES[case]
-    code = tile_code(gemm(n, residual=residual, strips=strips))
-    names = [name for name, _ in code]
-    assert (names[0], names[-1]) == ("ldtilecfg", "tilerelease")
-    counted = Counter(names)
-    sweeps, products = counted["tilestored"] // 4, counted["tdpbf16ps"] // 4  # LLVM may unroll
-    assert counted == {
-        "ldtilecfg": 1,
-        **({} if residual else {"tilezero": 4 * sweeps}),
-        "tileloadd": 4 * products + 4 * sweeps * residual,
-        "tdpbf16ps": 4 * products,
-        "tilestored": 4 * sweeps,
-        "tilerelease": 1,
+def test_a_kernel_has_one_configuration_and_what_its_tiles_need(code, case):
+    """Four tiles of sums are zeroed or loaded, multiplied and stored; LLVM may unroll."""
+    counted = Counter(name for name, _ in tile_code(code(case)))
+    products, stores = counted["tdpbf16ps"], counted["tilestored"]
+    begun = {"tilezero": counted["tilezero"], "tileloadd": counted["tileloadd"] - products}
+    assert sum(begun.values()) == stores
+    assert all(count % 4 == 0 for count in (products, stores, *begun.values()))
+    assert products >= stores
+    assert counted["ldtilecfg"] == counted["tilerelease"] == 1
+    assert set(counted) <= {
+        *("ldtilecfg", "tilezero", "tileloadd", "tdpbf16ps", "tilestored", "tilerelease")
     }
+    if case in GEMMS:
+        assert (begun["tilezero"] == 0) == ("residual" in case or case == "strips")
+        assert 0 in begun.values()
+    if case.startswith("attention"):
+        assert 0 not in begun.values()  # scores begin with zeros, outputs with what they were
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_sums_are_tiles_0_to_3_of_x_4_and_5_of_w_6_and_7(gemm, case):
-    n, residual, strips = CASES[case]
-    code = tile_code(gemm(n, residual=residual, strips=strips))
-    products = {tuple(re.findall(r"%tmm(\d)", args)) for name, args in code if "tdp" in name}
+def test_sums_are_tiles_0_to_3_of_x_4_and_5_of_w_6_and_7(code, case):
+    found = tile_code(code(case))
+    products = {tuple(re.findall(r"%tmm(\d)", args)) for name, args in found if "tdp" in name}
     # w, x, sums: AT&T writes the destination last.
     assert products == {("6", "4", "0"), ("7", "4", "1"), ("6", "5", "2"), ("7", "5", "3")}
-    stored = [args[len("%tmm")] for name, args in code if name == "tilestored"]
+    stored = [args[len("%tmm")] for name, args in found if name == "tilestored"]
     assert stored == ["0", "1", "2", "3"] * (len(stored) // 4)
     assert stored
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_all_64_bytes_of_the_configuration_are_stored_before_it_is_read(gemm, case):
+def test_all_64_bytes_of_the_configuration_are_stored_before_it_is_read(code, case):
     """A compiler that takes the instruction to read less may drop stores: SIGILL at first use."""
-    n, residual, strips = CASES[case]
-    lines = gemm(n, residual=residual, strips=strips)
+    lines = code(case)
     read = next(i for i, line in enumerate(lines) if "\tldtilecfg\t" in line)
     offset, base = place(lines[read].split()[1])
     assert base == "%rsp"
@@ -134,20 +162,63 @@ def width_of(name, source):
     return WIDTHS[vector[1]] if vector and name.startswith("vmov") else 0
 
 
-def test_rows_are_as_far_apart_as_their_buffers_say(gemm):
+def test_rows_are_as_far_apart_as_their_buffers_say(code):
     """Of x an odd number of cache lines, of the panel one, of y a row of n float32."""
-    lines = gemm(1024, residual=True)
+    lines = code("a residual")
     constants = {int(c) for c in re.findall(r"\tmovl\t\$(\d+), %\w+", "\n".join(lines))}
     assert {4 * ops.rounded_words(1024), 64, 4 * 1024} <= constants
 
 
-def test_no_function_is_called_between_configuration_and_release(gemm):
-    """It might use tiles of its own, or none of this thread's."""
-    for n, residual, strips in CASES.values():
-        lines = gemm(n, residual=residual, strips=strips)
-        first = next(i for i, line in enumerate(lines) if "\tldtilecfg\t" in line)
-        last = next(i for i, line in enumerate(lines) if line.strip() == "tilerelease")
-        assert not [line for line in lines[first:last] if re.match(r"\tcall|\tret", line)]
+def paths(lines):
+    """The instructions of the function that has tiles, and for each those that may be next.
+
+    Of `ret`, and of a jump to another function, there are none.
+    """
+    at = next(i for i, line in enumerate(lines) if "\tldtilecfg\t" in line)
+    labels = [i for i, line in enumerate(lines) if re.match(r"[^\s.]\S*:", line)]
+    start, end = max(i for i in labels if i < at), min((i for i in labels if i > at), default=None)
+    instructions, named = [], {}
+    for line in lines[start:end]:
+        text = line.split("#")[0].strip()
+        if label := re.fullmatch(r"(\S+):", text):
+            named[label[1]] = len(instructions)
+        elif text and not text.startswith("."):
+            instructions.append(text)
+    following = []
+    for i, text in enumerate(instructions):
+        name, _, target = text.partition("\t")
+        jump = [named[target]] if name.startswith("j") and target in named else []
+        following.append(jump if LEAVES.match(name) else [*jump, i + 1])
+    return instructions, following
+
+
+def reached(instructions, following, starts, stop):
+    """Instructions that may come after `starts`, as far as the next `stop`."""
+    seen, left = set(), list(starts)
+    while left:
+        i = left.pop()
+        if i not in seen and i < len(instructions):
+            seen.add(i)
+            left += [] if instructions[i].startswith(stop) else following[i]
+    return [instructions[i] for i in sorted(seen)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_tiles_are_touched_between_configuration_and_release_on_every_path(code, case):
+    """And no function is called there: it might use tiles of its own, or none of this thread's."""
+    instructions, following = paths(code(case))
+    first, last = (
+        next(i for i, text in enumerate(instructions) if text.startswith(name))
+        for name in ("ldtilecfg", "tilerelease")
+    )
+    before = reached(instructions, following, [0], "ldtilecfg")
+    between = reached(instructions, following, following[first], "tilerelease")
+    after = reached(instructions, following, following[last], "ldtilecfg")
+    for outside in (before, after):
+        assert not [text for text in outside if "%tmm" in text or text == "tilerelease"]
+    assert not [text for text in between if re.match(r"call|ret|jmpq|ldtilecfg", text)]
+    assert len([text for text in between if "tdpbf16ps" in text]) >= 4
+    assert any(re.match("ret|jmpq", text) for text in after)
 
 
 def test_the_peak_multiplies_as_the_kernel_does():

@@ -7,29 +7,13 @@ from tvm.sym import Analyzer
 
 from mlc_compile.schedule.kernels import attention
 from mlc_compile.schedule.kernels.attention.attend import in_turn
+from mlc_compile.schedule.kernels.attention.state import scale_of
 from mlc_compile.target import find_target
 
+from .bf16_products import pairs, rounded
+from .flat_cache import LAYER, Cache, Pages
+
 EPS = np.finfo(np.float32).eps
-LAYER = 1  # the one of three that the kernels are asked for; the others must not change
-
-
-class Cache:
-    """Pages under a permuted block table, every slot holding something finite."""
-
-    def __init__(self, shape, tokens: int, seed: int = 0) -> None:
-        self.shape = shape
-        pages = -(-tokens // shape.page) + 2  # two that no token of ours is in
-        self.k, self.v, self.table = shape.pages(pages, np.random.default_rng(seed))
-
-    def arrays(self, length: int) -> tuple[np.ndarray, ...]:
-        return self.k, self.v, self.table, np.array([length], np.int32)
-
-    def keys(self, n: int) -> np.ndarray:
-        """float64 [n, h_kv, d] in the order of tokens."""
-        return self.shape.tokens(self.k[LAYER, self.table].transpose(0, 3, 1, 2))[:n]
-
-    def values(self, n: int) -> np.ndarray:
-        return self.shape.tokens(self.v[LAYER, self.table].transpose(0, 2, 1, 3))[:n]
 
 
 @pytest.fixture
@@ -267,3 +251,27 @@ def test_append_normalizes_rotates_and_writes_its_slots_only(
         v_pages[LAYER, page, :, slot] = before.v[LAYER, page, :, slot]
     np.testing.assert_array_equal(k_pages, before.k)
     np.testing.assert_array_equal(v_pages, before.v)
+
+
+@pytest.mark.parametrize("fields", [{}, {"h_q": 5, "h_kv": 1, "d": 96, "dtype": "int8"}], ids=str)
+def test_append_may_round_its_queries(compile_kernel, unwritten, shape, level, fields):
+    """As tiles multiply them: times `scale_of(d)`, in pairs. All else is written as ever."""
+    heads, m, length = shape(**fields), 40, 30
+    cache = (Pages if heads.kv.scaled else Cache)(heads, length + m)
+    random = np.random.default_rng(m)
+    turns = random.uniform(0, 7, (m, heads.d // 2))
+    inputs = [
+        random.standard_normal((1, m, (heads.h_q + 2 * heads.h_kv) * heads.d)),
+        *random.standard_normal((2, heads.d)),
+        np.concatenate([np.cos(turns), np.sin(turns)], axis=-1),
+    ]
+    args = (*(x.astype(np.float32) for x in inputs), *cache.arrays(length), LAYER)
+    plain, rounding = (
+        compile_kernel(attention.append(heads.op, heads.kv, None, rounded=kind), level)
+        for kind in (False, True)
+    )
+    *rest, q = plain(*args, unwritten((1, m, heads.h_q, heads.d)))
+    *others, words = rounding(*args, np.full((1, m, heads.h_q, heads.d // 2), -1, np.int32))
+    np.testing.assert_array_equal(words, pairs(rounded(q * np.float32(scale_of(heads.d)))))
+    for one, other in zip(rest, others, strict=True):
+        np.testing.assert_array_equal(one, other)

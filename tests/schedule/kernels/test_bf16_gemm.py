@@ -1,92 +1,40 @@
 """Tiles of bfloat16 against float64, done by the CPU that has them, or in software.
 
 Of other x86-64 Linux machines the very instructions run, each of which traps (`amx_trap.c`);
-elsewhere, and once here too, the kernel is written without them (`emulated_tiles.py`).
-
-The numbers that are multiplied are known exactly, as what the kernel rounds to bfloat16. Their
-products are exact in float32. In a group of 32 k two chains of 16 are summed and joined, then
-groups are added: no number is in more than 16 + 1 + g additions, nor the residual. The bound
-takes eps, twice the unit roundoff, for each.
+elsewhere, and once here too, the kernel is written without them (`emulated_tiles.py`). How far
+float32 may be from what is exact, bf16_products.py says.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from platform import machine, system
+from dataclasses import dataclass, replace
 
-import archspec.cpu.detect
 import numpy as np
 import pytest
 
 from mlc_compile import ops
-from mlc_compile.layout import GROUP
 from mlc_compile.schedule.kernels import bf16_gemm, quantize
-from mlc_compile.schedule.kernels.tiles import Amx
 from mlc_compile.schedule.kernels.weights import codec_of
-from mlc_compile.target import BF16_TILE_FEATURES, find_target, missing_features
+from mlc_compile.target import find_target
 
+from .bf16_products import (
+    BEST,
+    EPS,
+    HALF,
+    Unit,
+    activations,
+    blank,
+    largest_workspace,
+    paired,
+    products,
+    rounded,
+    unpaired,
+)
 from .emulated_tiles import EmulatedTiles
 
-EPS = np.finfo(np.float32).eps
 NORM_EPS = 1e-6
 ROWS = (1, 2, 15, 16, 17, 31, 32, 33, 47, 64)
 
 DEFAULT = bf16_gemm.Tile()
-
-
-@dataclass(frozen=True)
-class Unit:
-    """A way to do what tiles do."""
-
-    make: Callable
-    compile: Callable
-
-
-UNITS = {"amx": Amx, "trapped": Amx, "emulated": EmulatedTiles}
-HAS_TILES = not set(BF16_TILE_FEATURES).isdisjoint(archspec.cpu.detect.detected_info().features)
-if not missing_features(BF16_TILE_FEATURES):
-    BEST = "amx"
-elif (system(), machine()) == ("Linux", "x86_64") and not HAS_TILES:
-    BEST = "trapped"
-else:  # tiles that this process is refused may trap or not
-    BEST = "emulated"
 with_or_without = pytest.mark.parametrize("residual", [False, True])
-
-
-@pytest.fixture
-def unit(request, compile_kernel):
-    """The best that this machine has, if a test does not name one."""
-    kind = getattr(request, "param", BEST)
-    target = request.getfixturevalue("trapping") if kind == "trapped" else "cpu"
-    return Unit(UNITS[kind], partial(compile_kernel, target=target))
-
-
-def rounded(x):
-    """The nearest bfloat16 of float32 numbers, ties away from zero."""
-    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
-    return ((bits + np.uint32(0x8000)) & np.uint32(0xFFFF0000)).view(np.float32)
-
-
-def paired(x):
-    """x[m, k] of bfloat16 numbers as i32[1, m, words]: k of a group below, k + 16 above.
-
-    What pads a row is NaN.
-    """
-    m, k = x.shape
-    upper = (x.view(np.uint32) >> 16).reshape(m, k // GROUP, 2, GROUP // 2)
-    words = np.full((1, m, ops.rounded_words(k)), -1, np.int32)
-    words[0, :, : k // 2] = (upper[:, :, 0] | upper[:, :, 1] << 16).reshape(m, -1).view(np.int32)
-    return words
-
-
-def activations(m, k, random):
-    return rounded(random.standard_normal((m, k)).astype(np.float32))
-
-
-def multiplied(matrix):
-    """w as the kernel has it, float64 [n, k]: code - 7 times scale in float32, then rounded."""
-    scales = np.repeat(matrix.scales, GROUP, axis=-1).astype(np.float32)
-    return rounded((matrix.codes - 7).astype(np.float32) * scales).astype(np.float64)
 
 
 @dataclass
@@ -111,12 +59,7 @@ class Gemm:
     def check(self, x, random):
         shape = (1, len(x), self.n)
         base = [random.standard_normal(shape).astype(np.float32)] * self.residual
-        w, exactly = multiplied(self.matrix), x.astype(np.float64)
-        exact = exactly @ w.T
-        magnitude = np.abs(exactly) @ np.abs(w).T
-        for residual in base:
-            exact, magnitude = exact + residual[0], magnitude + np.abs(residual[0])
-        bound = (GROUP // 2 + 2 + x.shape[1] // GROUP) * EPS * magnitude
+        exact, bound = products(x, self.matrix, *(b[0] for b in base))
         assert (np.abs(self(x, base)[0] - exact) <= bound).all()  # false for NaN: left unwritten
 
 
@@ -159,18 +102,24 @@ def test_a_long_prompt(weights, unit):
 SHAPES = [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (3, 1)]
 POINTS = [
     *[pytest.param(bf16_gemm.Tile(*shape), 104, id=f"{shape}, ragged") for shape in SHAPES],
-    *[pytest.param(bf16_gemm.Tile(strips=s), 112, id=f"{s} strips") for s in (2, 4, 8)],
+    *[pytest.param(bf16_gemm.Tile(strips=s), 336, id=f"{s} strips") for s in (2, 4, 8)],
+    *[pytest.param(bf16_gemm.Tile(*t), 336, id=f"{t}") for t in ((3, 1, 4), (1, 3, 2))],
 ]
 
 
+@with_or_without
 @pytest.mark.parametrize(("tile", "n"), POINTS)
-def test_any_tile_gives_the_same_bits(weights, unit, tile, n):
-    """Tiles decide which sums are held together, not the order of any."""
+def test_any_tile_gives_the_same_bits(weights, unit, tile, n, residual):
+    """Tiles decide which sums are held together, not the order of any.
+
+    Of 336 rows of w strips are left over, and half of one.
+    """
     matrix, random = weights(n, 96), np.random.default_rng(4)
-    default, other = (Gemm(matrix, unit, tile=t) for t in (DEFAULT, tile))
+    default, other = (Gemm(matrix, unit, residual, t) for t in (DEFAULT, tile))
     for m in (1, 17, 70):
         x = activations(m, 96, random)
-        np.testing.assert_array_equal(other(x), default(x))
+        base = [random.standard_normal((1, m, n)).astype(np.float32)] * residual
+        np.testing.assert_array_equal(other(x, base), default(x, base))
 
 
 @pytest.mark.parametrize(("n", "strips"), [(64, {1, 2, 4, 8}), (40, {1})])
@@ -181,20 +130,30 @@ def test_the_registers_hold_every_tile_of_a_space(weights, n, strips):
     assert {t.strips for t in points} == strips
 
 
-@pytest.mark.parametrize(
-    ("n", "k", "strips"),
-    [
-        pytest.param(6144, 1024, 8, id="a quarter of the cache"),
-        pytest.param(1024, 3072, 2, id="a task for each core"),
-        pytest.param(6144, 12288, 1, id="a quarter of the cache already"),
-        pytest.param(1040, 1024, 1, id="strips of another size would be left over"),
-        pytest.param(6150, 1024, 1, id="a ragged block"),
-    ],
-)
-def test_a_panel_leaves_half_the_cache_to_rows_of_x(n, k, strips):
-    target = find_target("cpu-sapphirerapids")
-    tile = bf16_gemm.Tile.of(target, codec_of("q4f16_1", n, k), n)
-    assert tile == bf16_gemm.Tile(strips=strips)
+@pytest.mark.parametrize("strips", [1, 2, 8])
+def test_a_thread_unpacks_to_as_much_as_a_tile_says(strips):
+    tile = bf16_gemm.Tile(strips=strips)
+    codec = codec_of("q4f16_1", 512, 1024)
+    func = bf16_gemm.gemm(codec, 512, EmulatedTiles(), tile, residual=False)
+    assert largest_workspace(func) == tile.panel_bytes(1024)
+
+
+@pytest.mark.parametrize("n", [6144, 1040])  # strips of the last panel may be fewer
+def test_that_is_the_most_that_half_the_cache_holds(n):
+    """All of x may not fit the other half, and the next cache is slow."""
+    target, found = find_target("cpu-sapphirerapids"), {}
+    for k in (1024, 2048, 4096, 8192, 16384, 32768):
+        tile = bf16_gemm.Tile.of(target, codec_of("q4f16_1", n, k), n)
+        sizes = {s: replace(tile, strips=s).panel_bytes(k) for s in (1, 2, 4, 8)}
+        fitting = [s for s, size in sizes.items() if 2 * size <= target.l2_bytes]
+        found[k] = tile.strips
+        assert tile == bf16_gemm.Tile(strips=max(fitting, default=1))
+    assert set(found.values()) == {1, 2, 4, 8}
+
+
+def test_a_ragged_block_is_in_a_strip_of_its_own():
+    tile = bf16_gemm.Tile.of(find_target("cpu-sapphirerapids"), codec_of("q4f16_1", 1000, 64), 1000)
+    assert tile == bf16_gemm.Tile()
 
 
 def test_every_code_and_extreme_scales(int4_matrix, unit):
@@ -261,30 +220,16 @@ def computed(kind, x, *gamma):
     return x
 
 
-def unpaired(words, k):
-    """paired, undone; what pads a row must not have been written."""
-    assert (words[..., k // 2 :] == -1).all()
-    m = words.shape[1]
-    used = np.ascontiguousarray(words[0, :, : k // 2]).view(np.uint32)
-    groups = used.reshape(m, k // GROUP, GROUP // 2)
-    both = np.stack([groups << 16, groups & np.uint32(0xFFFF0000)], axis=2)
-    return both.reshape(m, k).view(np.float32)
-
-
-def blank(m, k):
-    return np.full((1, m, ops.rounded_words(k)), -1, np.int32)
-
-
 @pytest.mark.parametrize("kind", ops.SOURCES)
 def test_a_source_is_rounded_to_the_nearest(compile_kernel, level, kind):
-    """Half a unit of 8 bits, 2**-8 of a number, and what its float32 may be off by."""
+    """Half a unit of 8 bits, and what its float32 may be off by."""
     run = compile_kernel(bf16_gemm.round_rows(quantize.FEEDS[kind](96, NORM_EPS)), level)
     random = np.random.default_rng(8)
     for m in (1, 7):
         inputs = inputs_of(kind, m, 96, random)
         *_, words = run(*inputs, blank(m, 96))
         exact = computed(kind, *inputs)
-        assert (np.abs(unpaired(words, 96) - exact) <= (2.0**-8 + 96 * EPS) * np.abs(exact)).all()
+        assert (np.abs(unpaired(words, 96) - exact) <= (HALF + 96 * EPS) * np.abs(exact)).all()
 
 
 def test_plain_numbers_are_rounded_as_said(compile_kernel):

@@ -21,12 +21,22 @@ FEEDS = [("plain", False), ("rms_norm", True), ("swiglu", False)]
 class Gemv:
     """`gemv` of one matrix and one source; what the quantization gives is taken as it is."""
 
-    def __init__(self, compile_kernel, matrix, row, kind="plain", *, residual=False, gated=False):
+    def __init__(
+        self,
+        compile_kernel,
+        matrix,
+        row,
+        kind="plain",
+        sweep=None,
+        *,
+        residual=False,
+        gated=False,
+    ):
         self.matrix, self.kind, self.residual, self.gated = matrix, kind, residual, gated
         n, self.k = matrix.codes.shape
         self.outputs = n // 2 if gated else n
         feed, dot = quantize.FEEDS[kind](self.k, NORM_EPS), dot_for(row)
-        func = int8.gemv(matrix.codec, n, feed, dot, residual=residual, swiglu=gated)
+        func = int8.gemv(matrix.codec, n, feed, dot, sweep, residual=residual, swiglu=gated)
         self.run = compile_kernel(func, row.name)
         self.quantize = compile_kernel(quantize.quantize(feed), row.name)
 
@@ -136,6 +146,37 @@ def test_a_gate_of_any_size_opens_or_shuts(compile_kernel, weights):
 def test_halves_that_are_no_whole_blocks_have_no_swiglu(weights, n):
     with pytest.raises(AssertionError, match="two halves of whole blocks"):
         Gemv(None, weights(n, 32), find_target("cpu"), gated=True)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "k", "ask_bytes", "ahead", "pairs"),
+    [
+        pytest.param("float16", 1024, 0, 0, 4, id="the CPU asks by itself"),
+        pytest.param("float32", 1024, 0, 0, 4, id="the CPU asks by itself, other scales"),
+        pytest.param("float16", 1024, 9216, 16, 2, id="16 pairs of 576 bytes"),
+        pytest.param("float32", 1024, 9216, 8, 2, id="14 pairs of 640 bytes"),
+        pytest.param("float16", 96, 9216, 16, 1, id="an odd number of pairs"),
+        pytest.param("float16", 64, 1 << 30, 128, 1, id="no further than there are choices"),
+    ],
+)
+def test_weights_are_asked_for_as_far_ahead_as_the_target_says(
+    weights, dtype, k, ask_bytes, ahead, pairs
+):
+    """Or a little less: the next number of pairs there is a choice of; bodies are shorter then."""
+    codec = weights(32, k, dtype).codec
+    assert int8.Sweep.of(codec, ask_bytes) == int8.Sweep(ahead=ahead, pairs=pairs)
+    space = int8.Sweep.space(codec, ask_bytes, swiglu=True)
+    assert space.default == int8.Sweep(ahead=ahead, pairs=pairs)
+    assert set(space.points()) == set(int8.Sweep.space(codec, swiglu=True).points())
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_asking_beyond_the_weights_changes_nothing(compile_kernel, weights, gated):
+    matrix, row = weights(32, 64), find_target("cpu")
+    far, near = (int8.Sweep(ahead=ahead) for ahead in (128, 0))
+    gemvs = [Gemv(compile_kernel, matrix, row, gated=gated, sweep=sweep) for sweep in (far, near)]
+    inputs = gemvs[0].inputs(np.random.default_rng(17))
+    np.testing.assert_array_equal(*(gemv(inputs) for gemv in gemvs))
 
 
 # ---- gemm -------------------------------------------------------------------------------

@@ -59,6 +59,20 @@ def test_exp2_is_within_2_ulp_over_its_range(compile_kernel, unwritten, level):
     assert (np.abs(y - exact) / ulp).max() <= 2
 
 
+def test_exp2_of_fewer_powers_is_within_a_32nd_of_what_rounding_to_bfloat16_is(
+    compile_kernel, unwritten, level
+):
+    def short(x, lanes):
+        return v.exp2(x, lanes, v.EXP2_BF16)
+
+    x = np.linspace(-125, 127, 1_000_003)
+    x, y = run_exp(compile_kernel, unwritten, x, level, short)
+    exact = np.exp2(x.astype(np.float64))
+    assert (np.abs(y - exact) <= 2.0**-13 * exact).all()
+    _, least = run_exp(compile_kernel, unwritten, np.array([-126, -3.4e38]), level, short)
+    assert (np.abs(least - 2.0**-125) <= 2.0**-138).all()
+
+
 @pytest.mark.parametrize("lanes", [1, 2, 4, 8, 16])
 def test_exp2_of_whole_numbers_is_exact(compile_kernel, unwritten, lanes):
     whole = np.arange(-125, 127)

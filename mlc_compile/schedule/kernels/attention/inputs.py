@@ -8,6 +8,8 @@ from mlc_compile.schedule.kernels.norm import normalize
 from mlc_compile.schedule.kernels.rope import rotate
 from mlc_compile.schedule.kernels.vector import Buffer, Expr, Index
 
+Head = tuple[Buffer, tuple[Index, ...], Index]  # a buffer, a row of it, and where the head begins
+
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
@@ -32,21 +34,33 @@ class Inputs:
 
     def query(self, i: Index, h: Index, q: Buffer, to: tuple[Index, ...]) -> None:
         """Normalize and rotate query head `h` of token `i` into `q[to]`."""
-        a = self.a
-        normalize((self.qkv, (0, i)), self.gamma_q, (q, to), a.d, a.eps, start=h * a.d)
-        rotate(q, to, self.angles, i, a.d)
+        turn(self.a, self._head(i, h), self.gamma_q, (self.angles, i), (q, to))
 
     def key(self, i: Index, h: Index) -> Buffer:
         """Key head `h` of token `i`, normalized and rotated: float32[1, d]."""
-        a = self.a
-        key = v.workspace((1, a.d))
-        start = (a.h_q + h) * a.d
-        normalize((self.qkv, (0, i)), self.gamma_k, (key, (0,)), a.d, a.eps, start=start)
-        rotate(key, (0,), self.angles, i, a.d)
+        key = v.workspace((1, self.a.d))
+        head = self._head(i, self.a.h_q + h)
+        turn(self.a, head, self.gamma_k, (self.angles, i), (key, (0,)))
         return key
 
     def value(self, i: Index, h: Index, start: Index, lanes: int) -> Expr:
         """`lanes` components, from `start`, of value head `h` of token `i`."""
-        a = self.a
-        column = (a.h_q + a.h_kv + h) * a.d
-        return v.load(self.qkv, 0, i, column + start, lanes=lanes)
+        qkv, at, column = self._head(i, self.a.h_q + self.a.h_kv + h)
+        return v.load(qkv, *at, column + start, lanes=lanes)
+
+    def _head(self, i: Index, h: Index) -> Head:
+        """Number `h` of queries, keys and values together."""
+        return self.qkv, (0, i), h * self.a.d
+
+
+def turn(
+    a: Attention,
+    head: Head,
+    gamma: Buffer,
+    angles: tuple[Buffer, Index],
+    to: tuple[Buffer, tuple[Index, ...]],
+) -> None:
+    """Normalize a head, and rotate it by a row of `angles`."""
+    source, at, start = head
+    normalize((source, at), gamma, to, a.d, a.eps, start=start)
+    rotate(*to, *angles, a.d)
