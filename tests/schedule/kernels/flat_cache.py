@@ -68,3 +68,29 @@ class Pages:
     def tokens(self, n):
         """Keys and values as float64."""
         return [c * s for c, s in zip(self.codes(n), self.scales_of(n), strict=True)]
+
+
+def _zero(pages):
+    pages.k[..., :-SCALE_ROWS, :], pages.v[...], pages.scales[...] = 0, 0, 0
+
+
+def _zero_rows(pages):
+    pages.scales[..., ::3], pages.v[..., ::3, :] = 0, 0
+    pages.k[..., :-SCALE_ROWS, ::3] = 0
+
+
+def _largest_codes(pages):
+    for codes in (pages.k[..., :-SCALE_ROWS, :], pages.v):
+        codes[...] = np.where(codes < 0, -127, 127)
+
+
+def _outlier(pages):
+    pages.scales[LAYER, pages.table[0], :, :, 5] = 3.0  # a key and a value of token 5
+
+
+def _tiny_scales(pages):
+    pages.scales[...] = 1e-37
+
+
+# Of an int8 cache.
+EXTREMES = {f.__name__: f for f in (_zero, _zero_rows, _largest_codes, _outlier, _tiny_scales)}

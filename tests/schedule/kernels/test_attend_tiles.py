@@ -6,9 +6,9 @@ by its own rounding alone.
 
 - Of q, k and v as they are, a score is off by 2 HALF sum|q k| / sqrt(d) (`doubt`, which
   `exact_attention` makes a factor of the weights), and a weighted value is rounded twice.
-- Where pages hold floats, what is multiplied is known: q times `scale_of(d)` in float32, k and v,
-  each rounded. Then a weighted value is rounded once, a weight itself is within 2**-13, as good
-  as a score that is off by as much, and all else is what float32 may be off by.
+- What is multiplied is known: q times `scale_of(d)` in float32, k and v, each rounded, or codes of
+  an int8 cache, which are exact. Then a weighted value is rounded once, a weight itself is within
+  2**-13, as good as a score that is off by as much, and all else is what float32 may be off by.
 """
 
 from functools import cache
@@ -22,7 +22,7 @@ from mlc_compile.schedule.kernels.attention.state import scale_of
 
 from .bf16_products import BEST, EPS, HALF, blank, pairs, rounded, unpaired
 from .emulated_tiles import EmulatedTiles
-from .flat_cache import LAYER, Cache, Pages
+from .flat_cache import EXTREMES, LAYER, Cache, Pages
 
 Share = attention.Share
 POINTS = list(Share.space().points())
@@ -90,8 +90,10 @@ def near_rounded(near):
 
     def check(got, q, cache, length):
         exactly = multiplied(q) / (log2(e) / np.sqrt(q.shape[-1]))  # as if it were to be scaled
-        keys, values = (rounded(x).astype(np.float64) for x in cache.tokens(length + len(q)))
-        near(got, exactly, keys, values, length, times=1, doubt=OFF)
+        tokens = cache.tokens(length + len(q))
+        if not cache.shape.kv.scaled:
+            tokens = [rounded(x).astype(np.float64) for x in tokens]
+        near(got, exactly, *tokens, length, times=1, doubt=OFF)
 
     return check
 
@@ -108,8 +110,7 @@ def check(near, near_rounded):
         magnitude = np.einsum("mhd,nhd->hmn", np.abs(q), read) / np.sqrt(shape.d)
         doubt = ((1 + HALF) ** 2 - 1) * magnitude + OFF
         near(got, q, keys, values, length, times=2, doubt=doubt)
-        if not shape.kv.scaled:
-            near_rounded(got, q, cache, length)
+        near_rounded(got, q, cache, length)
 
     return compare
 
@@ -245,6 +246,13 @@ def test_outliers_do_not_drown_the_rest(attend, shape, near_rounded):
     q = queries(shape(), 70)
     q[..., 7] *= 50
     near_rounded(attend(shape())(q, cache, 120), q, cache, 120)
+
+
+@pytest.mark.parametrize("name", EXTREMES)
+def test_extreme_pages_of_codes(attend, shape, near_rounded, name):
+    cache, q = filled(shape(dtype="int8"), 130), queries(shape(), 70)
+    EXTREMES[name](cache)
+    near_rounded(attend(cache.shape)(q, cache, 60), q, cache, 60)
 
 
 @pytest.mark.parametrize("share", [Share(pages=1), Share(pages=8)], ids=str)

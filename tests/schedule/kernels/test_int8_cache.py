@@ -13,7 +13,7 @@ from mlc_compile.artifact import SCALE_ROWS
 from mlc_compile.schedule.kernels import attention
 from mlc_compile.target import find_target
 
-from .flat_cache import LAYER, Pages
+from .flat_cache import EXTREMES, LAYER, Pages
 
 EPS = np.finfo(np.float32).eps
 SIDES = ("key", "value")
@@ -86,31 +86,6 @@ def test_over_the_ends_of_pages(attend, check, shape, page):
     for length in (0, 1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 300):
         check(one, Pages(heads, length + 1, length), length, 1)
         check(many, Pages(heads, length + 20, length), length, 20)
-
-
-def _zero(pages):
-    pages.k[..., :-SCALE_ROWS, :], pages.v[...], pages.scales[...] = 0, 0, 0
-
-
-def _zero_rows(pages):
-    pages.scales[..., ::3], pages.v[..., ::3, :] = 0, 0
-    pages.k[..., :-SCALE_ROWS, ::3] = 0
-
-
-def _largest_codes(pages):
-    for codes in (pages.k[..., :-SCALE_ROWS, :], pages.v):
-        codes[...] = np.where(codes < 0, -127, 127)
-
-
-def _outlier(pages):
-    pages.scales[LAYER, pages.table[0], :, :, 5] = 3.0  # a key and a value of token 5
-
-
-def _tiny_scales(pages):
-    pages.scales[...] = 1e-37
-
-
-EXTREMES = {f.__name__: f for f in (_zero, _zero_rows, _largest_codes, _outlier, _tiny_scales)}
 
 
 @pytest.mark.parametrize("name", EXTREMES)
