@@ -24,7 +24,8 @@ Operator and arguments, attributes below, result to the right:
     flat_attend(q, k_pages, v_pages, table, length)
         fields of `Attention`               o[1, m, h_q d]
     tile_append(the arguments of flat_append)
-        fields of `Attention`               (q i32[1, m, h_q, d/2], k_pages, v_pages): q rounded
+        fields of `Attention`               (q i32[1, m, h_q, d/2], k_pages, v_pages): q scaled
+                                            for the softmax to base 2, and rounded
     tile_project(pairs, part of w[n, k], gamma_q, gamma_k, angles, k_pages, v_pages, table, length)
         fields of `Attention`, n, k, scheme as tile_append of the product, n = (h_q + 2 h_kv) d
     tile_attend(q i32[1, m, h_q, d/2], k_pages, v_pages, table, length), in bfloat16

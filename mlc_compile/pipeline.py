@@ -240,6 +240,7 @@ def _tiles(plan: Plan) -> tuple[Pass, ...]:
     """bfloat16 for many rows, if that was decided and the target's CPUs have tiles for it."""
     if plan.activations != "bfloat16" or not plan.target.bf16_tiles:
         return ()
+    # The first makes what the others match.
     return (MultiplyBF16Tiles(), FuseRounding(), FuseTileProjection())
 
 

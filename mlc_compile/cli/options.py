@@ -104,7 +104,7 @@ ActivationType = Annotated[
     typer.Option(
         "--activations",
         help=f"What INT4 weights are multiplied by: {', '.join(ACTIVATION_TYPES)}; bfloat16 is "
-        "for the prompt, on CPUs with AMX, and the rest is int8.",
+        "for the prompt and its attention, on CPUs with AMX, and the rest is int8.",
         show_default="the fastest that the target has",
     ),
 ]

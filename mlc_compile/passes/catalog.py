@@ -80,7 +80,7 @@ PASSES: Final[dict[str, About]] = {  # in the order of pipeline.py
     ),
     "MultiplyBF16Tiles": About(
         "activations",
-        "bfloat16 for many rows where the CPU has tiles for it",
+        "bfloat16 for many rows, and their attention, where the CPU has tiles for it",
         "it changes values: use --activations int8",
         where="CPU",
     ),

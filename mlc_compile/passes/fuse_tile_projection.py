@@ -43,6 +43,7 @@ class _Fuser(Fuser):
         reasons = {
             "what it reads has other readers": self.uses[qkv] > 1,
             "a residual is added before it": bool(matmul.attrs["residual"]),
+            "its weight has several parts": len(matmul.args) > 2,
         }
         reason = next((reason for reason, holds in reasons.items() if holds), None)
         if reason is not None:

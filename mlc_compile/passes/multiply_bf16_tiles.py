@@ -1,4 +1,4 @@
-"""For many rows, multiply in bfloat16 where the CPU has tiles for it, not in int8.
+"""For many rows, multiply in bfloat16 where the CPU has tiles for it, not in int8 or float32.
 
     int8_matmul(quantize_act(x; source), parts)   ->   bf16_matmul(round_act(x; source), parts)
     q, cache = flat_append(qkv ..);  flat_attend(q, cache ..)
@@ -29,7 +29,7 @@ ATTEND: Final = "mlc.flat_attend"
 
 @module_pass(opt_level=0, name="MultiplyBF16Tiles")
 class MultiplyBF16Tiles:
-    """Every `mlc.int8_matmul` and attention of rows that may be several; for such targets."""
+    """Every product and attention of rows that may be several; for targets with such tiles."""
 
     def transform_module(self, mod: IRModule, _ctx: PassContext) -> IRModule:
         return fuse_functions(mod, _Fuser)

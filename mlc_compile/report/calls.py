@@ -49,6 +49,7 @@ class Call:
     rows: int  # m of its first result [1, m, ..] or [m, k]
     results: int  # numbers in its first result
     numbers: int  # the most activations in one of its tensors
+    given: int  # numbers, or words of them, in its first activations
     is_result: bool  # what it writes is returned, no intermediate
 
 
@@ -128,6 +129,7 @@ class _Walk:
             written_bytes=sum(sizes),
             rows=first[1] if len(first) > 2 else first[0],
             results=math.prod(first),
+            given=math.prod(inputs[0][0]) if inputs else 0,
             numbers=max((math.prod(shape) for shape, _ in (*inputs, *fresh)), default=0),
             is_result=is_result,
         )

@@ -18,10 +18,10 @@ from mlc_compile.artifact import FlatKV
 from mlc_compile.report.calls import Call
 from mlc_compile.report.schema import Kernel, Origin
 
-Kind = Literal["rows", "append", "attend", "step"]
+Kind = Literal["rows", "append", "attend", "attend pairs", "step"]
 
 # Kernels that are no plain function of whole tensors. `rows` touch only as many rows of what
-# they are given as they give; the others touch the cache.
+# they are given as they give; the others touch the cache. Queries in pairs are words of two.
 KINDS: Final[dict[str, Kind]] = {
     "take": "rows",
     "last_position": "rows",
@@ -29,7 +29,7 @@ KINDS: Final[dict[str, Kind]] = {
     "flat_attend": "attend",
     "tile_append": "append",
     "tile_project": "append",
-    "tile_attend": "attend",
+    "tile_attend": "attend pairs",
     "flat_step": "step",
     "vm.builtin.attention_kv_cache_attention_with_fused_qkv": "step",
 }
@@ -118,7 +118,8 @@ def _cache(kind: Kind | None, call: Call, workload: Workload, kv: FlatKV) -> tup
         return 0, 0
     positions = new * workload.before + new * (new + 1) // 2
     appended = new * token if kind == "step" else 0
-    return seen * token + appended, 4 * (call.results // new) * positions
+    queries = 2 * call.given if kind == "attend pairs" else call.results
+    return seen * token + appended, 4 * (queries // new) * positions
 
 
 def _matrices(call: Call, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[int]:

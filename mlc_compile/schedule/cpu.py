@@ -19,7 +19,7 @@ from mlc_compile.schedule.kernels import (
     rope,
 )
 from mlc_compile.schedule.kernels.dot import DotProduct, dot_for, grouping_for
-from mlc_compile.schedule.kernels.tiles import unit_for
+from mlc_compile.schedule.kernels.tiles import TileUnit, unit_for
 from mlc_compile.schedule.kernels.weights import Int4, codec_of
 from mlc_compile.schedule.rule import Kernel, Rule, plain, rows_of
 from mlc_compile.target import Target
@@ -74,8 +74,7 @@ def _tile_append(call: relax.Call, _target: Target) -> Kernel:
 
 
 def _tile_project(call: relax.Call, target: Target) -> Kernel:
-    a, unit, k = ops.Attention.of(call), unit_for(target), int(call.attrs["k"])
-    assert unit is not None, "MultiplyBF16Tiles runs only for targets with tiles"
+    a, unit, k = ops.Attention.of(call), _unit(target), int(call.attrs["k"])
     codec, kv = _int4(ops.Matrix.of(call), k), _cache(call.args[5], a)
     func = families.tile_project_family(a, kv, codec, unit, target)
     args = [*call.args, relax.prim_value(a.layer)]
@@ -95,10 +94,9 @@ def _flat_attend(call: relax.Call, target: Target) -> Kernel:
 
 
 def _tile_attend(call: relax.Call, target: Target) -> Kernel:
-    a, unit = ops.Attention.of(call), unit_for(target)
-    assert unit is not None, "MultiplyBF16Tiles runs only for targets with tiles"
-    rounded = bool(call.attrs["rounded"])
-    func = families.tile_attend_family(a, _cache(call.args[1], a), unit, rounded=rounded)
+    a, rounded = ops.Attention.of(call), bool(call.attrs["rounded"])
+    kv = _cache(call.args[1], a)
+    func = families.tile_attend_family(a, kv, _unit(target), rounded=rounded)
     return Kernel("tile_attend", func, [*call.args, relax.prim_value(a.layer)], [call.ty])
 
 
@@ -147,15 +145,13 @@ def _round_act(call: relax.Call, _target: Target) -> Kernel:
 
 def _bf16_matmul(call: relax.Call, target: Target) -> Kernel:
     w, k, residual = ops.Matrix.of(call), int(call.attrs["k"]), bool(call.attrs["residual"])
-    unit = unit_for(target)
-    assert unit is not None, "MultiplyBF16Tiles runs only for targets with tiles"
+    unit = _unit(target)
     func = families.bf16_gemm_family(_int4(w, k), w.n, unit, target, residual=residual)
     return plain("bf16_gemm", func, call)
 
 
 def _bf16_swiglu(call: relax.Call, target: Target) -> Kernel:
-    w, unit = ops.Matrix.of(call), unit_for(target)
-    assert unit is not None, "MultiplyBF16Tiles runs only for targets with tiles"
+    w, unit = ops.Matrix.of(call), _unit(target)
     codec = _int4(w, int(call.attrs["k"]))
     return plain("bf16_swiglu", families.bf16_swiglu_family(codec, w.n, unit, target), call)
 
@@ -205,6 +201,12 @@ def _dot(target: Target) -> DotProduct:
     dot = dot_for(target)
     assert dot is not None, "QuantizeActivations runs only for targets with a dot product"
     return dot
+
+
+def _unit(target: Target) -> TileUnit:
+    unit = unit_for(target)
+    assert unit is not None, "MultiplyBF16Tiles runs only for targets with tiles"
+    return unit
 
 
 def _cache(k_pages: relax.Expr, a: ops.Attention) -> FlatKV:

@@ -4,10 +4,10 @@ from typing import Final, Literal
 
 import msgspec
 
-# float32 around zero, above it, or made of products in bfloat16; int8 codes, four an int32; pairs
-# of bfloat16; offsets of groups; words of INT4 weights with their scales; keys, with their scales
-# and those of values where a cache has such (see artifact.FlatKV), and values; numbers of pages;
-# one count of tokens; one number of a layer.
+# float32 around zero, above it, or made of what was rounded to bfloat16; int8 codes, four an
+# int32; pairs of bfloat16; offsets of groups; words of INT4 weights with their scales; keys, with
+# their scales and those of values where a cache has such (see artifact.FlatKV), and values;
+# numbers of pages; one count of tokens; one number of a layer.
 Values = Literal[
     "normal",
     "positive",

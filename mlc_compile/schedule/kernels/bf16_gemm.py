@@ -3,10 +3,8 @@
     y[m, n] = sum over k of  bf16(x[m, k]) bf16(scale[n, k / 32] (code[n, k] - 7))
 
 Products are exact in float32 and summed there, so each factor's rounding to 8 bits is all that
-is lost, and no group of k has an epilogue. `bf16` is the nearest, of two the one further from
-zero, which takes one addition where Intel's own rounding to even takes four.
-
-Words pair k with k + 16, as a byte of packed weights holds two codes: see `bf16`.
+is lost, and no group of k has an epilogue. For the rounding and the pairs of words see the module
+`bf16`.
 """
 
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.bf16 import PAIRS, pair
 from mlc_compile.schedule.kernels.bf16_panels import Strips
 from mlc_compile.schedule.kernels.quantize import Feed
-from mlc_compile.schedule.kernels.tiles import Place, TileUnit
+from mlc_compile.schedule.kernels.tiles import TileUnit
 from mlc_compile.schedule.kernels.vector import LANES, Expr, Index
 from mlc_compile.schedule.kernels.weights import Int4
 from mlc_compile.schedule.space import Space
@@ -111,17 +109,13 @@ def gemm(codec: Int4, n: int, unit: TileUnit, tile: Tile, *, residual: bool) -> 
             strips = Strips.make(codec, parts, tile.blocks, tile.strips, block)
             with strips.panels(start, end) as (first, count):
                 widths = [_columns(block(first, i), n) for i in range(tile.blocks)]
-                sums.configure(rows_of_tiles(m), widths)
-                with T.serial(0, steps(m, tile.m)) as step, T.serial(0, count) as strip:
-                    rows = [first_row(step * tile.m + i, m) for i in range(tile.m)]
+                sums.configure(tiles.rows_of(m), widths)
+                with T.serial(0, tiles.steps(m, tile.m)) as step, T.serial(0, count) as strip:
+                    rows = [tiles.first_row(step * tile.m + i, m) for i in range(tile.m)]
                     blocks = [block(first + strip, i) for i in range(tile.blocks)]
                     places = [(0, row, number * ROWS) for row in rows for number in blocks]
                     sums.begin(None if base is None else [(base, place) for place in places])
-
-                    def add(g: Index, w: list[Place], rows: list[Expr] = rows) -> None:
-                        sums.add([(x, (0, row, g * PAIRS)) for row in rows], w)
-
-                    strips.sweep(strip, add)
+                    strips.multiply(sums, x, rows, strip)
                     sums.end([(y, place) for place in places])
                 unit.release()
     return builder.get()
@@ -130,20 +124,3 @@ def gemm(codec: Int4, n: int, unit: TileUnit, tile: Tile, *, residual: bool) -> 
 def _columns(block: Expr, n: int) -> Index:
     """Rows of w that a block has: fewer only in a ragged last one."""
     return ROWS if n % ROWS == 0 else tirx.min(v.int32(n) - block * ROWS, v.int32(ROWS))
-
-
-def steps(m: Expr, count: int) -> Expr:
-    """So often `count` tiles of x cover all m rows."""
-    rows = count * tiles.ROWS
-    return (m + (rows - 1)) // rows
-
-
-def rows_of_tiles(m: Expr) -> Expr:
-    """What tiles of x have: fewer than 16 only where x has."""
-    return tirx.min(m, tirx.IntImm("int64", tiles.ROWS))
-
-
-def first_row(number: Expr, m: Expr) -> Expr:
-    """Where tile `number` of x begins, so that it ends with row m at the latest."""
-    zero = tirx.IntImm("int64", 0)
-    return tirx.max(tirx.min(number * tiles.ROWS, m - tiles.ROWS), zero)

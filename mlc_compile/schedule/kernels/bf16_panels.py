@@ -6,7 +6,7 @@ and sweeps the rows of x over them. To unpack the next panel between the groups 
 slower than one after the other on Emerald Rapids: tiles and vectors are in each other's way.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -17,7 +17,7 @@ from tvm.tirx.script import builder as T
 from mlc_compile.layout import GROUP, ROWS, ZERO_POINT
 from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.bf16 import PAIRS, pair
-from mlc_compile.schedule.kernels.tiles import Place
+from mlc_compile.schedule.kernels.tiles import Block, Place
 from mlc_compile.schedule.kernels.vector import LANES, Buffer, Expr, Index
 from mlc_compile.schedule.kernels.weights import Int4
 
@@ -59,20 +59,21 @@ class Strips:
             with T.serial(0, count) as strip, T.serial(0, self._groups) as g:
                 for i in range(self.width):
                     source = self.block(first + strip, i), g
-                    unpack(self.codec, self.parts, source, (self.panel, strip, g, i))
+                    _unpack(self.codec, self.parts, source, (self.panel, strip, g, i))
             yield first, count
 
-    def sweep(self, strip: Index, add: Callable[[Index, list[Place]], None]) -> None:
-        """`add(group, tiles of a strip of the panel)` for every group."""
+    def multiply(self, sums: Block, x: Buffer, rows: Sequence[Expr], strip: Index) -> None:
+        """Add a strip of the panel times the tiles of x, i32[1, m, words], that begin at `rows`."""
         with T.serial(0, self._groups) as g:
-            add(g, [(self.panel, (strip, g, i, 0, 0)) for i in range(self.width)])
+            of_w: list[Place] = [(self.panel, (strip, g, i, 0, 0)) for i in range(self.width)]
+            sums.add([(x, (0, row, g * PAIRS)) for row in rows], of_w)
 
     @property
     def _groups(self) -> int:
         return self.codec.k // GROUP
 
 
-def unpack(
+def _unpack(
     codec: Int4,
     parts: list[Buffer],
     source: tuple[Index, Index],

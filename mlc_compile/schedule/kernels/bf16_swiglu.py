@@ -18,9 +18,8 @@ from mlc_compile.ops import rounded_words
 from mlc_compile.schedule.kernels import tiles
 from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.bf16 import PAIRS, pair
-from mlc_compile.schedule.kernels.bf16_gemm import first_row, rows_of_tiles, steps
 from mlc_compile.schedule.kernels.bf16_panels import Strips
-from mlc_compile.schedule.kernels.tiles import Block, Place, TileUnit
+from mlc_compile.schedule.kernels.tiles import Block, TileUnit
 from mlc_compile.schedule.kernels.vector import Buffer, Expr, Index
 from mlc_compile.schedule.kernels.weights import Int4
 from mlc_compile.schedule.space import Space
@@ -64,7 +63,7 @@ def gemm(codec: Int4, n: int, unit: TileUnit, tile: Tile) -> tirx.PrimFunc:
         x = v.argument("pairs", (1, m, rounded_words(codec.k)), "int32")
         parts = codec.arguments()
         y = v.argument("y", (1, m, rounded_words(half)), "int32")
-        block, height = Block(unit, tile.m, HALVES), rows_of_tiles(m)
+        block, height = Block(unit, tile.m, HALVES), tiles.rows_of(m)
         with v.share_of(half // GROUP) as (start, end):
             strips = Strips.make(
                 codec,
@@ -77,17 +76,13 @@ def gemm(codec: Int4, n: int, unit: TileUnit, tile: Tile) -> tirx.PrimFunc:
             block.configure(height)
             with (
                 strips.panels(start * HALVES, end * HALVES) as (first, count),
-                T.serial(0, steps(m, tile.m)) as step,
+                T.serial(0, tiles.steps(m, tile.m)) as step,
                 T.serial(0, count // HALVES) as out,
             ):
-                rows = [first_row(step * tile.m + i, m) for i in range(tile.m)]
-
-                def add(g: Index, w: list[Place], rows: list[Expr] = rows) -> None:
-                    block.add([(x, (0, row, g * PAIRS)) for row in rows], w)
-
+                rows = [tiles.first_row(step * tile.m + i, m) for i in range(tile.m)]
                 for strip in range(HALVES):
                     block.begin()
-                    strips.sweep(out * HALVES + strip, add)
+                    strips.multiply(block, x, rows, out * HALVES + strip)
                     block.end([(sums, (strip, t, 0, 0)) for t in range(tile.m * HALVES)])
                 for i, row in enumerate(rows):
                     with T.serial(0, height) as r:

@@ -56,12 +56,10 @@ class Sweep:
         Asking is a target's choice (Qwen3-0.6B, one thread): on Emerald Rapids 16 pairs ahead, to
         the L2 cache, make it 1.2 to 1.4 times as fast, on Zen 4 1.2 to 2 times as slow.
         """
-        pairs, ahead = codec.k // GROUP // 2, ask_bytes // (4 * pair_words(codec.scale_dtype))
+        pairs, most = codec.k // GROUP // 2, ask_bytes // (4 * pair_words(codec.scale_dtype))
+        ahead = max(n for n in SWEEPS["ahead"] if n <= most)
         bodies = (2, 1) if ahead else (4, 2, 1)
-        return cls(
-            pairs=next((n for n in bodies if pairs % n == 0), 1),
-            ahead=max(n for n in SWEEPS["ahead"] if n <= ahead),
-        )
+        return cls(pairs=next(n for n in bodies if pairs % n == 0), ahead=ahead)
 
 
 SWEEPS: Final = {

@@ -19,7 +19,6 @@ from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.norm import inverse_rms
 from mlc_compile.schedule.kernels.vector import LANES, Buffer, Expr, Index
 
-ROUND = 12582912.0  # 1.5 * 2**23: adding it leaves the nearest integer in the low mantissa bits
 LEAST: Final = 1e-30  # what the largest counts as at least: zeros must not divide by zero
 
 
@@ -156,8 +155,8 @@ def magnitude_bits(x: Expr, lanes: int = LANES) -> Expr:
 
 def nearest(x: Expr, lanes: int = LANES) -> Expr:
     """The nearest int32 of |x| < 2**22, ties to even, with one addition."""
-    bits = tirx.reinterpret(f"int32x{lanes}", x + v.splat(ROUND, lanes))
-    return bits - v.splat_i32(0x4B400000, lanes)  # the bits of ROUND itself
+    bits = tirx.reinterpret(f"int32x{lanes}", x + v.splat(v.WHOLE, lanes))
+    return bits - v.splat_i32(0x4B400000, lanes)  # the bits of WHOLE itself
 
 
 def _store_bytes(code: Expr, codes: Buffer, to: tuple[Index, ...], at: Index) -> None:

@@ -94,11 +94,6 @@ class Block:
     n: int = 2
 
     @property
-    def held(self) -> int:
-        """Registers that it takes."""
-        return self.m * self.n + self.m + self.n
-
-    @property
     def _of_a(self) -> range:
         start = self.m * self.n
         return range(start, start + self.m)
@@ -136,6 +131,23 @@ class Block:
         """Write the sums."""
         for number, (buffer, index) in enumerate(places):
             self.unit.store(number, buffer, *index)
+
+
+def steps(m: Expr, count: int) -> Expr:
+    """So often `count` tiles of x cover all m rows."""
+    rows = count * ROWS
+    return (m + (rows - 1)) // rows
+
+
+def rows_of(m: Expr) -> Expr:
+    """What tiles of x have: fewer than 16 only where x has."""
+    return tirx.min(m, tirx.IntImm("int64", ROWS))
+
+
+def first_row(number: Expr, m: Expr) -> Expr:
+    """Where tile `number` of x begins, so that it ends with row m at the latest."""
+    zero = tirx.IntImm("int64", 0)
+    return tirx.max(tirx.min(number * ROWS, m - ROWS), zero)
 
 
 @dataclass(frozen=True, slots=True)

@@ -255,14 +255,15 @@ def every_thread(tasks: int) -> Iterator[None]:
 
 @contextmanager
 def share_of(count: int) -> Iterator[tuple[Expr, Expr]]:
-    """Run the block once in each thread of the pool, on the share from first to before last.
+    """Run the block once in each thread of the pool, on its share, first to before last.
 
     For what is worth preparing once a thread: a task of `T.parallel` does not know what else its
-    thread does. Shares are as even as whole numbers are; one may be empty.
+    thread does. Shares are as even as whole numbers are, and none is empty: of more threads
+    than `count` some have nothing to do.
     """
-    threads = kept(tirx.Cast("int64", tirx.call_packed("runtime.NumThreads")))
-    with T.parallel(0, tirx.min(threads, tirx.IntImm("int64", count))) as thread:
-        shares = tirx.min(threads, tirx.IntImm("int64", count))
+    threads = tirx.Cast("int64", tirx.call_packed("runtime.NumThreads"))
+    shares = kept(tirx.min(threads, tirx.IntImm("int64", count)))
+    with T.parallel(0, shares) as thread:
         yield kept(thread * count // shares), kept((thread + 1) * count // shares)
 
 

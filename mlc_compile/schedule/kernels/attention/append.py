@@ -42,9 +42,9 @@ def append(a: Attention, kv: FlatKV, rows: int | None, *, rounded: bool = False)
                 with T.serial(0, per_key) as g:
                     h = head * per_key + g
                     if rounded:
-                        head_of = v.workspace((1, a.d))
-                        inputs.query(first + t, h, head_of, (0,))
-                        round_query(head_of, q, first + t, h)
+                        turned = v.workspace((1, a.d))
+                        inputs.query(first + t, h, turned, (0,))
+                        round_query(turned, q, first + t, h)
                     else:
                         inputs.query(first + t, h, q, (0, first + t, h))
     return builder.get()

@@ -223,7 +223,7 @@ class _Fold:
             self._scale(start, count)
         with T.If((start + count) * GROUP - 1 > self._position(couple, 0, 0)), T.Then():
             self._mask(couple, start, count)
-        self._raise(couple, start, count)
+        self._raise(couple, count)
         self._soften(couple, start, count)
         self._weigh(couple, count)
 
@@ -276,7 +276,7 @@ class _Fold:
                     visible = tirx.Ramp(start * GROUP + c * LANES, 1, LANES) <= v.splat_i32(last)
                     v.store(tirx.Select(visible, v.load(*at), v.splat(MASKED)), *at)
 
-    def _raise(self, couple: Index, start: Expr, count: Expr) -> None:
+    def _raise(self, couple: Index, count: Expr) -> None:
         """Take the scores into the maxima; `factors` is what that makes of all before."""
         with T.serial(0, BOTH * SIDE) as row:
             peak = v.local(1)

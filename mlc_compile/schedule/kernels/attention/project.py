@@ -19,10 +19,8 @@ from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.attention.append import round_query, slot_of
 from mlc_compile.schedule.kernels.attention.cache import Cache, Row
 from mlc_compile.schedule.kernels.attention.inputs import Head, turn
-from mlc_compile.schedule.kernels.bf16 import PAIRS
-from mlc_compile.schedule.kernels.bf16_gemm import first_row, rows_of_tiles, steps
 from mlc_compile.schedule.kernels.bf16_panels import Strips
-from mlc_compile.schedule.kernels.tiles import Block, Place, TileUnit
+from mlc_compile.schedule.kernels.tiles import Block, TileUnit
 from mlc_compile.schedule.kernels.vector import Buffer, Expr, Index
 from mlc_compile.schedule.kernels.weights import Int4
 from mlc_compile.schedule.space import Space
@@ -77,7 +75,7 @@ def project(a: Attention, kv: FlatKV, codec: Int4, unit: TileUnit, share: Heads)
             layer=v.scalar("layer"),
             q=v.argument("q", (1, m, a.h_q, a.d // 2), "int32"),
         )
-        block, height = Block(unit, share.m, WIDTH), rows_of_tiles(m)
+        block, height = Block(unit, share.m, WIDTH), tiles.rows_of(m)
         with v.share_of(a.h_q + 2 * a.h_kv) as (start, end):
             strips = Strips.make(
                 codec, parts, WIDTH, share.heads * strips_each, lambda strip, i: strip * WIDTH + i
@@ -86,17 +84,13 @@ def project(a: Attention, kv: FlatKV, codec: Int4, unit: TileUnit, share: Heads)
             block.configure(height)
             with (
                 strips.panels(start * strips_each, end * strips_each) as (first, count),
-                T.serial(0, steps(m, share.m)) as step,
+                T.serial(0, tiles.steps(m, share.m)) as step,
                 T.serial(0, count // strips_each) as head,
             ):
-                rows = [first_row(step * share.m + i, m) for i in range(share.m)]
-
-                def add(g: Index, w: list[Place], rows: list[Expr] = rows) -> None:
-                    block.add([(x, (0, row, g * PAIRS)) for row in rows], w)
-
+                rows = [tiles.first_row(step * share.m + i, m) for i in range(share.m)]
                 with T.serial(0, strips_each) as strip:
                     block.begin()
-                    strips.sweep(head * strips_each + strip, add)
+                    strips.multiply(block, x, rows, head * strips_each + strip)
                     corners = [
                         (i * tiles.ROWS, strip * GROUP + b * ROWS)
                         for i in range(share.m)
