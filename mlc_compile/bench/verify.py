@@ -65,7 +65,8 @@ LEAST_SHARE: Final = 0.1  # one layer of random weights, 4 channels raised by 20
 
 # Of normally distributed factors. A group of 128 rounds activations by 6e-3 of their deviation
 # and requantized weights by as much; with groups of 32, whose weights are exact, and with
-# bfloat16 a product loses half. A head of an int8 cache is rounded as a group is.
+# bfloat16 a product loses half. A head of an int8 cache is rounded as a group is; attention on
+# tiles loses less, and only where products are on tiles too, whose bound has room for it.
 PROJECTIONS: Final = Rounding(9e-3, products=4)  # q, k and v; o; gate and up; down
 ATTENTION: Final = Rounding(6e-3, products=2)  # scores and weighted values
 

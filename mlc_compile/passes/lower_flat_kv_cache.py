@@ -41,7 +41,7 @@ class LowerFlatKVCache:
             return func
         abstract = calls[0].args[3]
         flat = relax.Var("kv", _cache_type(self.kv))
-        lowerer = _Lowerer(mod)
+        lowerer = _Lowerer(mod, func.params[0])
         lowerer.set_var_remap(abstract, flat)
         params = [flat if p.same_as(abstract) else p for p in func.params]
         return relax.Function(params, lowerer.visit_expr(func.body), None, func.is_pure, func.attrs)
@@ -61,8 +61,9 @@ def _cache_type(kv: FlatKV) -> relax.TupleType:
 
 @mutator
 class _Lowerer(PyExprMutator):
-    def __init__(self, mod: IRModule) -> None:
+    def __init__(self, mod: IRModule, x: relax.Var) -> None:
         super().__init__(mod)
+        self.x = x  # has a row for each token; not qkv, which then has one reader
         self.angles: list[relax.Var] = []  # the one call of a function, made by its first layer
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
@@ -72,7 +73,7 @@ class _Lowerer(PyExprMutator):
         qkv, gamma_q, gamma_k, kv = (self.visit_expr(arg) for arg in call.args)
         emit = self.builder_.emit
         k, v, table, length = (emit(relax.TupleGetItem(kv, i)) for i in range(4))
-        angles = self._angles_of(length, qkv, a)
+        angles = self._angles_of(length, a)
         args = [qkv, gamma_q, gamma_k, angles, k, v, table, length]
         if ops.is_one_row(qkv):
             step = emit(ops.flat_step(args, a))
@@ -81,11 +82,12 @@ class _Lowerer(PyExprMutator):
             appended = emit(ops.flat_append(args, a))
             q, k, v = (emit(relax.TupleGetItem(appended, i)) for i in range(3))
             o = emit(ops.flat_attend([q, k, v, table, length], a))
-        return relax.Tuple([o, relax.Tuple([k, v, table, length])])
+        # A variable of its own: what reads it then does not seem to read o.
+        return relax.Tuple([o, emit(relax.Tuple([k, v, table, length]))])
 
-    def _angles_of(self, length: relax.Var, x: relax.Expr, a: ops.Attention) -> relax.Var:
+    def _angles_of(self, length: relax.Var, a: ops.Attention) -> relax.Var:
         if not self.angles:
             inv_freq = relax.const(np.array(a.inv_freq, np.float32))
-            call = ops.rope_angles(length, inv_freq, x, a.rope_scale)
+            call = ops.rope_angles(length, inv_freq, self.x, a.rope_scale)
             self.angles.append(self.builder_.emit(call))
         return self.angles[0]
