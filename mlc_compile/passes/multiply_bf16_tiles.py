@@ -76,7 +76,8 @@ class _Fuser(Fuser):
         if not isinstance(item, relax.TupleGetItem) or item.index != 0:
             return None
         append = call_of(item.tuple_value, self.bindings)
-        alone = self.uses[attend.args[0]] == 1
+        queries = [v for v, e in self.bindings.items() if _is_first_of(e, item.tuple_value)]
+        alone = sum(self.uses[q] for q in queries) == 1
         return append if alone and ops.is_call(append, APPEND) else None
 
     def _rounded(self, quantize: relax.Call) -> relax.Var:
@@ -98,3 +99,7 @@ def _suits(call: relax.Expr) -> bool:
         return False
     page = int(ops.shape_of(call.args[1])[-1])
     return ops.Attention.of(call).d % GROUP == 0 and page == GROUP
+
+
+def _is_first_of(expr: relax.Expr, of: relax.Expr) -> bool:
+    return isinstance(expr, relax.TupleGetItem) and expr.index == 0 and expr.tuple_value.same_as(of)
