@@ -158,8 +158,8 @@ class FlatKV(Struct, frozen=True):
         return width * (math.prod(self.k_shape(pages)) + math.prod(self.v_shape(pages)))
 
 
-# What matmuls with INT4 weights multiply by. bfloat16 is for the rows of a prompt, on CPUs with
-# tiles for it: there one row is multiplied as int8, and elsewhere all are.
+# What matmuls with INT4 weights multiply by. bfloat16 is for the rows of a prompt, and for their
+# attention, on CPUs with tiles for it: there one row is multiplied as int8, and elsewhere all are.
 Activations = Literal["float32", "int8", "bfloat16"]
 
 

@@ -48,7 +48,8 @@ Operator and arguments, attributes below, result to the right:
 A `source` (see SOURCES) is what is computed on the way into quantization, rounding or product:
 x is what it makes of its inputs. A residual has the shape of the result: it is added last,
 after `swiglu` too. The operators with `flat` or `rope` are what `mlc.attention` becomes over
-the flat KV cache (artifact.FlatKV), and `qk_norm` what is left of it to do before TVM's paged
+the flat KV cache (artifact.FlatKV), those with `tile` or `bf16` what takes the place of others
+where a CPU multiplies tiles, and `qk_norm` what is left of it to do before TVM's paged
 one; x gives `mlc.rope_angles` its m.
 
 A weight is an operator, not a function parameter, until `BindWeights` ends the graph
@@ -220,8 +221,7 @@ def tile_project(matmul: relax.Call, rest: Sequence[relax.Expr], a: Attention) -
     The weight is one part, as `rows16` packs INT4.
     """
     assert len(matmul.args) == 2, "pairs and one part"
-    attrs = {**a.attrs(), **asdict(Matrix.of(matmul)), "k": int(matmul.attrs["k"])}
-    return _call("mlc.tile_project", [*matmul.args, *rest], **attrs)
+    return _call("mlc.tile_project", [*matmul.args, *rest], **a.attrs(), **_product_of(matmul))
 
 
 def tile_attend(args: Sequence[relax.Expr], a: Attention, *, rounded: bool = False) -> relax.Call:
@@ -314,8 +314,12 @@ def bf16_matmul(
 
 def bf16_swiglu(matmul: relax.Call) -> relax.Call:
     """`mlc.bf16_swiglu` of what the `mlc.bf16_matmul` call `matmul` reads; it has no residual."""
-    attrs = {**asdict(Matrix.of(matmul)), "k": int(matmul.attrs["k"])}
-    return _call("mlc.bf16_swiglu", list(matmul.args), **attrs)
+    return _call("mlc.bf16_swiglu", list(matmul.args), **_product_of(matmul))
+
+
+def _product_of(matmul: relax.Call) -> dict[str, object]:
+    """Attributes that say what a `mlc.bf16_matmul` multiplies."""
+    return {**asdict(Matrix.of(matmul)), "k": int(matmul.attrs["k"])}
 
 
 def with_residual(
@@ -457,18 +461,19 @@ def _infer_flat_attend(call: relax.Call, _builder: relax.BlockBuilder) -> relax.
 
 
 def _infer_tile_append(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
+    return relax.TupleType([_queries_in_pairs(call), call.args[4].ty, call.args[5].ty])
+
+
+def _queries_in_pairs(call: relax.Call) -> relax.Type:
     a = Attention.of(call)
     b, m, _ = shape_of(call.args[0])
-    q = relax.TensorType([b, m, a.h_q, a.d // 2], "int32")
-    return relax.TupleType([q, call.args[4].ty, call.args[5].ty])
+    return relax.TensorType([b, m, a.h_q, a.d // 2], "int32")
 
 
 def _infer_tile_project(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
     a = Attention.of(call)
     _assert_inner(call, int(call.attrs["n"]), (a.h_q + 2 * a.h_kv) * a.d)
-    b, m, _ = shape_of(call.args[0])
-    q = relax.TensorType([b, m, a.h_q, a.d // 2], "int32")
-    return relax.TupleType([q, call.args[5].ty, call.args[6].ty])
+    return relax.TupleType([_queries_in_pairs(call), call.args[5].ty, call.args[6].ty])
 
 
 def _infer_tile_attend(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:

@@ -10,6 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from mlc_compile.passes.catalog import optional_passes
+from mlc_compile.target import find_target
 
 # Heads to key heads 1, 3 and 4; widths that no vector divides; the head tied and apart.
 MODELS = {
@@ -89,11 +90,11 @@ def logits(artifact, out):
     return np.load(out)
 
 
-def build_both(cli, model, place, scheme):
+def build_both(cli, model, place, scheme, *more):
     """f32[n, vocab] of the prompt, with every optional pass and with none."""
     disabled = [word for name in optional_passes() for word in ("--disable-pass", name)]
     for name, options in {"optimized": [], "plain": disabled}.items():
-        ran = cli("build", model, "-o", place / name, "--quant", scheme, "-q", *options)
+        ran = cli("build", model, "-o", place / name, "--quant", scheme, "-q", *more, *options)
         assert ran.code == 0, ran.err  # the proof passed: it is numpy's
         yield logits(ran.out.strip(), place / f"{name}.npy")
 
@@ -107,8 +108,16 @@ def test_the_passes_change_nothing_but_speed(cli, checkpoint, tmp_path, sizes, s
 
 
 def test_nor_do_they_change_the_example(cli, tmp_path):
-    """But where two tokens are all but tied, and sums in another order may decide."""
-    optimized, plain = build_both(cli, "demo", tmp_path, "q4f16_1")
+    integers = () if find_target("cpu").int8_dot is None else ("--activations", "int8")
+    optimized, plain = build_both(cli, "demo", tmp_path, "q4f16_1", *integers)
+    assert np.abs(optimized - plain).max() < TOLERANCE["q4f16_1"] * np.abs(plain).max()
+    assert np.array_equal(optimized.argmax(1), plain.argmax(1))
+
+
+@pytest.mark.skipif(not find_target("cpu").bf16_tiles, reason="this CPU has no tiles of bfloat16")
+def test_nor_on_tiles_where_tokens_are_not_all_but_tied(cli, tmp_path):
+    """Sums in another order decide between two logits of which one rounding moves both."""
+    optimized, plain = build_both(cli, "demo", tmp_path, "q4f16_1", "--activations", "bfloat16")
     most = np.abs(plain).max()
     assert np.abs(optimized - plain).max() < TOLERANCE["q4f16_1"] * most
     second, first = np.sort(plain, axis=1)[:, -2:].T

@@ -19,7 +19,7 @@ from tvm.relax.expr_functor import mutator
 
 from mlc_compile import ops
 from mlc_compile.layout import GROUP
-from mlc_compile.passes.rewrite import Fuser, fuse_functions
+from mlc_compile.passes.rewrite import Fuser, first_reason, fuse_functions
 from mlc_compile.passes.values import behind
 
 ROUND: Final = "mlc.round_act"
@@ -75,7 +75,7 @@ class _Fuser(Fuser):
             return call
         reasons = {"what it reads has other readers": self.uses[made] > 1}
         reasons |= maker.refusals(source)
-        reason = next((reason for reason, holds in reasons.items() if holds), None)
+        reason = first_reason(reasons)
         if reason is not None:
             self.refused(ROUND, reason)
             return call

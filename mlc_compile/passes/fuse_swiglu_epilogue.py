@@ -30,7 +30,7 @@ from tvm.relax.expr_functor import mutator
 from mlc_compile import ops
 from mlc_compile.layout import ROWS
 from mlc_compile.passes import cost
-from mlc_compile.passes.rewrite import TargetFuser, fuse_functions
+from mlc_compile.passes.rewrite import TargetFuser, first_reason, fuse_functions
 from mlc_compile.passes.values import behind
 from mlc_compile.target import Target
 
@@ -84,7 +84,7 @@ class _Fuser(TargetFuser):
             "what it reads has other readers": self.uses[product] > 1,
             f"its {half} columns are not a multiple of {ROWS}": on_cpu and half % ROWS != 0,
         }
-        reason = next((reason for reason, holds in reasons.items() if holds), None)
+        reason = first_reason(reasons)
         if reason is not None or not one:
             return reason  # a tile of several rows is as large for halves as for a whole
         sizes = cost.Matmul.of(matmul, int(matmul.attrs["k"]), 1)

@@ -14,7 +14,7 @@ from tvm.ir.transform import PassContext, module_pass
 from tvm.relax.expr_functor import mutator
 
 from mlc_compile import ops
-from mlc_compile.passes.rewrite import Fuser, fuse_functions
+from mlc_compile.passes.rewrite import Fuser, first_reason, fuse_functions
 from mlc_compile.passes.values import behind
 
 APPEND: Final = "mlc.tile_append"
@@ -45,7 +45,7 @@ class _Fuser(Fuser):
             "a residual is added before it": bool(matmul.attrs["residual"]),
             "its weight has several parts": len(matmul.args) > 2,
         }
-        reason = next((reason for reason, holds in reasons.items() if holds), None)
+        reason = first_reason(reasons)
         if reason is not None:
             self.refused(APPEND, reason)
             return call

@@ -10,6 +10,7 @@ weights are multiplied by int8 as fast as they are read. After all other passes 
 int8, of which these are the same calls.
 """
 
+from collections import Counter
 from typing import ClassVar, Final
 
 from tvm import IRModule, relax
@@ -20,7 +21,7 @@ from mlc_compile import ops
 from mlc_compile.layout import GROUP
 from mlc_compile.passes import events
 from mlc_compile.passes.fuse_quantize_gemv import quantization_of
-from mlc_compile.passes.rewrite import Fuser, call_of, fuse_functions
+from mlc_compile.passes.rewrite import Fuser, fuse_functions
 
 MATMUL: Final = "mlc.int8_matmul"
 APPEND: Final = "mlc.flat_append"
@@ -42,10 +43,10 @@ class _Fuser(Fuser):
     def __init__(self, mod: IRModule, func: relax.Function, noted: list[events.Event]) -> None:
         super().__init__(mod, func, noted)
         self.rounded: dict[relax.Call, relax.Var] = {}
-        self.appends = {self._append_of(c) for c in self.bindings.values() if _suits(c)} - {None}
+        self.appends = self._appends()
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        if ops.is_call(call, APPEND) and call in self.appends:
+        if call in self.appends.values():
             return ops.tile_append([self.visit_expr(a) for a in call.args], ops.Attention.of(call))
         if ops.is_call(call, ATTEND):
             return self._attended(call)
@@ -65,20 +66,24 @@ class _Fuser(Fuser):
     def _attended(self, call: relax.Call) -> relax.Expr:
         if not _suits(call):
             return self._stays(call, f"its heads or pages are not of {GROUP}, as tiles take them")
-        if self._append_of(call) is None:
+        if call not in self.appends:
             return self._stays(call, "its queries are not one append's, or have other readers")
         self.done(ATTEND)
         return ops.tile_attend([self.visit_expr(a) for a in call.args], ops.Attention.of(call))
 
-    def _append_of(self, attend: relax.Call) -> relax.Call | None:
-        """The append that makes the queries of `attend`, if nothing else reads them."""
-        item = call_of(attend.args[0], self.bindings)
-        if not isinstance(item, relax.TupleGetItem) or item.index != 0:
-            return None
-        append = call_of(item.tuple_value, self.bindings)
-        queries = [v for v, e in self.bindings.items() if _is_first_of(e, item.tuple_value)]
-        alone = sum(self.uses[q] for q in queries) == 1
-        return append if alone and ops.is_call(append, APPEND) else None
+    def _appends(self) -> dict[relax.Call, relax.Call]:
+        """Attention -> the append that makes its queries, where nothing else reads them."""
+        taken = {v: e.tuple_value for v, e in self.bindings.items() if _is_first(e)}
+        readers: Counter[relax.Var] = Counter()
+        for queries, appended in taken.items():
+            readers[appended] += self.uses[queries]
+        found = {}
+        for call in filter(_suits, self.bindings.values()):
+            appended = taken.get(call.args[0])
+            append = self.bindings.get(appended)
+            if ops.is_call(append, APPEND) and readers[appended] == 1:
+                found[call] = append
+        return found
 
     def _rounded(self, quantize: relax.Call) -> relax.Var:
         """What `quantize` reads, rounded instead: once for all its readers."""
@@ -101,5 +106,5 @@ def _suits(call: relax.Expr) -> bool:
     return ops.Attention.of(call).d % GROUP == 0 and page == GROUP
 
 
-def _is_first_of(expr: relax.Expr, of: relax.Expr) -> bool:
-    return isinstance(expr, relax.TupleGetItem) and expr.index == 0 and expr.tuple_value.same_as(of)
+def _is_first(expr: relax.Expr) -> bool:
+    return isinstance(expr, relax.TupleGetItem) and expr.index == 0

@@ -1,7 +1,7 @@
 """What the graph passes share: run a mutator over every Relax function, and drop dead code."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 from tvm import IRModule, relax
@@ -55,6 +55,11 @@ class TargetFuser(Fuser):
     ) -> None:
         super().__init__(mod, func, noted)
         self.target = target
+
+
+def first_reason(reasons: Mapping[str, bool]) -> str | None:
+    """The first that holds of the reasons not to rewrite; None: there is none."""
+    return next((reason for reason, holds in reasons.items() if holds), None)
 
 
 FuserMaker = Callable[[IRModule, relax.Function, list[events.Event]], Fuser]

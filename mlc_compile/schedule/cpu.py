@@ -1,7 +1,7 @@
 """The rules of CPU targets: which kernel family runs each `mlc.*` operator."""
 
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from tvm import relax, tirx
 
@@ -9,6 +9,7 @@ from mlc_compile import ops
 from mlc_compile.artifact import FlatKV, KVDtype
 from mlc_compile.layout import GROUP
 from mlc_compile.schedule import families
+from mlc_compile.schedule.family import Family
 from mlc_compile.schedule.kernels import (
     activation,
     attention,
@@ -64,47 +65,40 @@ def _flat_append(call: relax.Call, _target: Target) -> Kernel:
     a = ops.Attention.of(call)
     qkv, *_, k_pages, _v, _table, _length = call.args
     func = attention.append(a, _cache(k_pages, a), rows_of(qkv))
-    return _appending("flat_append", func, call)
+    return _on_cache("flat_append", func, call, inplace=(-1, 4, 5))
 
 
 def _tile_append(call: relax.Call, _target: Target) -> Kernel:
     a = ops.Attention.of(call)
     func = attention.append(a, _cache(call.args[4], a), None, rounded=True)
-    return _appending("tile_append", func, call)
+    return _on_cache("tile_append", func, call, inplace=(-1, 4, 5))
 
 
 def _tile_project(call: relax.Call, target: Target) -> Kernel:
     a, unit, k = ops.Attention.of(call), _unit(target), int(call.attrs["k"])
     codec, kv = _int4(ops.Matrix.of(call), k), _cache(call.args[5], a)
     func = families.tile_project_family(a, kv, codec, unit, target)
-    args = [*call.args, relax.prim_value(a.layer)]
-    return Kernel("tile_project", func, args, list(call.ty.fields), inplace=(-1, 5, 6))
-
-
-def _appending(name: str, func: tirx.PrimFunc, call: relax.Call) -> Kernel:
-    args = [*call.args, relax.prim_value(ops.Attention.of(call).layer)]
-    return Kernel(name, func, args, list(call.ty.fields), inplace=(-1, 4, 5))
+    return _on_cache("tile_project", func, call, inplace=(-1, 5, 6))
 
 
 def _flat_attend(call: relax.Call, target: Target) -> Kernel:
     a = ops.Attention.of(call)
     q, k_pages, *_ = call.args
     func = families.attend_family(a, _cache(k_pages, a), target, rows_of(q))
-    return Kernel("flat_attend", func, [*call.args, relax.prim_value(a.layer)], [call.ty])
+    return _on_cache("flat_attend", func, call)
 
 
 def _tile_attend(call: relax.Call, target: Target) -> Kernel:
     a, rounded = ops.Attention.of(call), bool(call.attrs["rounded"])
     kv = _cache(call.args[1], a)
     func = families.tile_attend_family(a, kv, _unit(target), rounded=rounded)
-    return Kernel("tile_attend", func, [*call.args, relax.prim_value(a.layer)], [call.ty])
+    return _on_cache("tile_attend", func, call)
 
 
 def _flat_step(call: relax.Call, target: Target) -> Kernel:
     a = ops.Attention.of(call)
     func = families.step_family(a, _cache(call.args[4], a), target)
-    args = [*call.args, relax.prim_value(a.layer)]
-    return Kernel("flat_step", func, args, list(call.ty.fields), inplace=(-1, 4, 5))
+    return _on_cache("flat_step", func, call, inplace=(-1, 4, 5))
 
 
 def _quantize_act(call: relax.Call, _target: Target) -> Kernel:
@@ -207,6 +201,18 @@ def _unit(target: Target) -> TileUnit:
     unit = unit_for(target)
     assert unit is not None, "MultiplyBF16Tiles runs only for targets with tiles"
     return unit
+
+
+def _on_cache(
+    name: str,
+    func: tirx.PrimFunc | Family[Any],
+    call: relax.Call,
+    inplace: tuple[int, ...] = (),
+) -> Kernel:
+    """A kernel that takes the call's arguments and its layer, and may write to pages in place."""
+    args = [*call.args, relax.prim_value(ops.Attention.of(call).layer)]
+    results = list(call.ty.fields) if inplace else [call.ty]
+    return Kernel(name, func, args, results, inplace)
 
 
 def _cache(k_pages: relax.Expr, a: ops.Attention) -> FlatKV:

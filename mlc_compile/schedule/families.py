@@ -30,6 +30,7 @@ from mlc_compile.schedule.operand import (
     INPUT,
     KEYS,
     PACKED,
+    PAIRS,
     RESULT,
     ROUNDED,
     VALUES,
@@ -118,7 +119,7 @@ def bf16_gemm_family(
         workload=_of_rows("cpu.bf16_gemm", codec, n, residual=residual),
         space=bf16_gemm.Tile.space(target, codec, n),
         build=lambda tile: bf16_gemm.gemm(codec, n, unit, tile, residual=residual),
-        operands=(Operand("pairs"), PACKED, *[INPUT] * residual, RESULT),
+        operands=(PAIRS, PACKED, *[INPUT] * residual, RESULT),
         derived=derived,
         operations=_of_product(n, codec.k),
         arithmetic="bfloat16",
@@ -131,17 +132,14 @@ def bf16_swiglu_family(
     """`bf16_swiglu.gemm`, for any number of rows."""
 
     def derived(tile: bf16_swiglu.Tile) -> Mapping[str, float]:
-        return {
-            "panel_bytes": tile.panel_bytes(codec.k),
-            "tiles": tile.m,
-        }
+        return {"panel_bytes": tile.panel_bytes(codec.k)}
 
     scales = str(codec.scale_dtype)
     return Family(
         workload=Workload.of("cpu.bf16_swiglu", n=n, k=codec.k, scales=scales),
         space=bf16_swiglu.Tile.space(target, codec.k),
         build=lambda tile: bf16_swiglu.gemm(codec, n, unit, tile),
-        operands=(Operand("pairs"), PACKED, ROUNDED),
+        operands=(PAIRS, PACKED, ROUNDED),
         derived=derived,
         operations=_of_product(n, codec.k),
         arithmetic="bfloat16",
@@ -287,7 +285,7 @@ def tile_peak_family(unit: TileUnit) -> Family[peak.Sums]:
         workload=Workload.of("cpu.peak", rows=tile.rows, blocks=tile.blocks, of="bfloat16"),
         space=Space(tile, {}),
         build=lambda point: peak.tile_peak(point, unit),
-        operands=(Operand("pairs"), Operand("pairs"), RESULT),
+        operands=(PAIRS, PAIRS, RESULT),
         operations=lambda _tokens, _before: 2 * TILE_PRODUCTS * tile.products,
         arithmetic="bfloat16",
     )
@@ -322,7 +320,7 @@ def tile_attend_family(
         workload=_attention("cpu.tile_attend", a, kv, rounded=int(rounded)),
         space=attention.Share.space(),
         build=lambda share: attention.attend_tiles(a, kv, unit, share, rounded=rounded),
-        operands=(Operand("pairs"), *PAGES, LAYER, ROUNDED if rounded else COARSE),
+        operands=(PAIRS, *PAGES, LAYER, ROUNDED if rounded else COARSE),
         derived=derived,
         operations=_of_attention(a),
         arithmetic="bfloat16",
@@ -335,14 +333,14 @@ def tile_project_family(
     """`attention.project`, for any number of rows."""
 
     def derived(share: attention.Heads) -> Mapping[str, float]:
-        return {"panel_bytes": share.panel_bytes(a, codec.k), "tiles": share.m}
+        return {"panel_bytes": share.panel_bytes(a, codec.k)}
 
     scales = str(codec.scale_dtype)
     return Family(
         workload=_attention("cpu.tile_project", a, kv, k=codec.k, scales=scales),
         space=attention.Heads.space(a, target, codec.k),
         build=lambda share: attention.project(a, kv, codec, unit, share),
-        operands=(Operand("pairs"), PACKED, *[INPUT] * 3, *PAGES, LAYER, ROUNDED),
+        operands=(PAIRS, PACKED, *[INPUT] * 3, *PAGES, LAYER, ROUNDED),
         derived=derived,
         operations=_of_product((a.h_q + 2 * a.h_kv) * a.d, codec.k),
         arithmetic="bfloat16",

@@ -93,10 +93,9 @@ def _argument(param: Any, operand: Operand, sizes: Mapping[str, int]) -> Argumen
 
 
 def fill(argument: Argument, length: int, random: np.random.Generator) -> Array:
-    """The array of one argument; results are filled with what no kernel writes."""
+    """The array of one argument."""
     if argument.role == "result":
-        nothing = -1 if argument.values == "pairs" else np.nan  # which is a pair of NaNs
-        return np.full(argument.shape, nothing, argument.dtype)
+        return unwritten(argument)
     if argument.values == "pages":
         return np.arange(math.prod(argument.shape), dtype=argument.dtype).reshape(argument.shape)
     if argument.values == "length":
@@ -104,6 +103,12 @@ def fill(argument: Argument, length: int, random: np.random.Generator) -> Array:
     if argument.role == "state" and argument.dtype == "int8":
         return _quantized(argument, random)
     return _repeated(_drawn(argument.values, _few(argument.shape), random), argument)
+
+
+def unwritten(argument: Argument) -> Array:
+    """A result before the call: what no kernel writes."""
+    nothing = -1 if argument.values == "pairs" else np.nan  # which is a pair of NaNs
+    return np.full(argument.shape, nothing, argument.dtype)
 
 
 def _quantized(argument: Argument, random: np.random.Generator) -> Array:

@@ -24,7 +24,7 @@ from mlc_compile.runtime.host import last_level_cache
 from mlc_compile.runtime.vm import start_tvm
 from mlc_compile.schedule.operand import Values
 from mlc_compile.tune.builder import SYMBOL
-from mlc_compile.tune.inputs import Array, Situation, fill
+from mlc_compile.tune.inputs import Array, Situation, fill, unwritten
 from mlc_compile.tune.worker import serve
 
 SAMPLE_SECONDS: Final = 0.002  # one sample is as many calls as take so long
@@ -131,10 +131,10 @@ class Bench:
 
     def results(self, kernel: Kernel) -> list[Array]:
         """What one call gives; what it does not write is NaN."""
-        turn, situation = self.turns[0], self.situation
-        places = [(i, a) for i, a in enumerate(situation.arguments) if a.role == "result"]
+        turn = self.turns[0]
+        places = [(i, a) for i, a in enumerate(self.situation.arguments) if a.role == "result"]
         for i, a in places:
-            turn[i].copyfrom(fill(a, situation.length, np.random.default_rng()))
+            turn[i].copyfrom(unwritten(a))
         kernel(*turn)
         return [_numbers(turn[i].numpy().copy(), a.values) for i, a in places]
 

@@ -5,13 +5,15 @@ word by word. Rounding is to the nearest, of two the one further from zero, whic
 addition where Intel's own rounding to even takes four.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from tvm import tirx
+from tvm.tirx.script import builder as T
 
 from mlc_compile.layout import GROUP
 from mlc_compile.schedule.kernels import vector as v
-from mlc_compile.schedule.kernels.vector import LANES, Expr
+from mlc_compile.schedule.kernels.vector import LANES, Buffer, Expr, Index
 
 PAIRS: Final = GROUP // 2  # words of a group: the columns of one factor's tile, the other's rows
 
@@ -21,6 +23,14 @@ def pair(low: Expr, high: Expr) -> Expr:
     upper = v.splat_i32(-1 << 16)
     below = (_rounded(low) >> v.splat_i32(16)) & v.splat_i32(0xFFFF)
     return below | (_rounded(high) & upper)
+
+
+def store_pairs(load: Callable[[Index], Expr], groups: int, to: Buffer, *at: Index) -> None:
+    """Write `groups` groups of a row, as words from to[at] on; `load(k)` gives those from k on."""
+    *row, start = at
+    with T.serial(0, groups) as g:
+        word = pair(load(g * GROUP), load(g * GROUP + PAIRS))
+        v.store(word, to, *row, start + g * PAIRS)
 
 
 def _rounded(x: Expr) -> Expr:

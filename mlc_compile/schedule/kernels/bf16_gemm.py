@@ -17,11 +17,11 @@ from mlc_compile.layout import GROUP, ROWS
 from mlc_compile.ops import rounded_words
 from mlc_compile.schedule.kernels import tiles
 from mlc_compile.schedule.kernels import vector as v
-from mlc_compile.schedule.kernels.bf16 import PAIRS, pair
-from mlc_compile.schedule.kernels.bf16_panels import Strips
+from mlc_compile.schedule.kernels.bf16 import store_pairs
+from mlc_compile.schedule.kernels.bf16_panels import Strips, most_for
 from mlc_compile.schedule.kernels.quantize import Feed
 from mlc_compile.schedule.kernels.tiles import TileUnit
-from mlc_compile.schedule.kernels.vector import LANES, Expr, Index
+from mlc_compile.schedule.kernels.vector import Expr, Index
 from mlc_compile.schedule.kernels.weights import Int4
 from mlc_compile.schedule.space import Space
 from mlc_compile.target import Target
@@ -46,17 +46,9 @@ class Tile:
 
     @classmethod
     def of(cls, target: Target, codec: Int4, n: int) -> "Tile":
-        """Four loads make four products, any other shape loads more.
-
-        As many strips as half the L2 cache holds: all of x may not fit the other half, and the
-        next cache is slow.
-        """
-        several = (cls(strips=s) for s in reversed(KNOBS["strips"]))
-
-        def fits(tile: Tile) -> bool:
-            return 2 * tile.panel_bytes(codec.k) <= target.l2_bytes and tile.takes(n)
-
-        return next(filter(fits, several), cls())
+        """Four loads make four products, any other shape loads more. Panels as large as may be."""
+        tile = cls(strips=most_for(target, KNOBS["strips"], cls().panel_bytes(codec.k)))
+        return tile if tile.takes(n) else cls()
 
     def takes(self, n: int) -> bool:
         """Whether it can multiply n rows of w: all strips have tiles of one shape."""
@@ -79,9 +71,7 @@ def round_rows(feed: Feed) -> tirx.PrimFunc:
         pairs = v.argument("pairs", (1, m, rounded_words(feed.k)), "int32")
         with T.parallel(0, m) as row:
             load = feed.start(inputs, row)
-            with T.serial(0, feed.k // GROUP) as g:
-                word = pair(load(g * GROUP), load(g * GROUP + LANES))
-                v.store(word, pairs, 0, row, g * PAIRS)
+            store_pairs(load, feed.k // GROUP, pairs, 0, row, 0)
     return builder.get()
 
 
@@ -100,23 +90,23 @@ def gemm(codec: Int4, n: int, unit: TileUnit, tile: Tile, *, residual: bool) -> 
         parts = codec.arguments()
         base = v.argument("residual", (1, m, n)) if residual else None
         y = v.argument("y", (1, m, n))
-        sums = tiles.Block(unit, tile.m, tile.blocks)
+        block = tiles.Block(unit, tile.m, tile.blocks)
         with v.share_of(-(-codec.blocks // tile.blocks)) as (start, end):
 
-            def block(strip: Index, i: int) -> Expr:
+            def number(strip: Index, i: int) -> Expr:
                 return tirx.min(strip * tile.blocks + i, codec.blocks - 1)
 
-            strips = Strips.make(codec, parts, tile.blocks, tile.strips, block)
+            strips = Strips.make(codec, parts, tile.blocks, tile.strips, number)
             with strips.panels(start, end) as (first, count):
-                widths = [_columns(block(first, i), n) for i in range(tile.blocks)]
-                sums.configure(tiles.rows_of(m), widths)
+                widths = [_columns(number(first, i), n) for i in range(tile.blocks)]
+                block.configure(tiles.rows_of(m), widths)
                 with T.serial(0, tiles.steps(m, tile.m)) as step, T.serial(0, count) as strip:
                     rows = [tiles.first_row(step * tile.m + i, m) for i in range(tile.m)]
-                    blocks = [block(first + strip, i) for i in range(tile.blocks)]
-                    places = [(0, row, number * ROWS) for row in rows for number in blocks]
-                    sums.begin(None if base is None else [(base, place) for place in places])
-                    strips.multiply(sums, x, rows, strip)
-                    sums.end([(y, place) for place in places])
+                    blocks = [number(first + strip, i) for i in range(tile.blocks)]
+                    places = [(0, row, b * ROWS) for row in rows for b in blocks]
+                    block.begin(None if base is None else [(base, place) for place in places])
+                    strips.multiply(block, x, rows, strip)
+                    block.end([(y, place) for place in places])
                 unit.release()
     return builder.get()
 

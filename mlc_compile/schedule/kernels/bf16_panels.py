@@ -6,7 +6,7 @@ and sweeps the rows of x over them. To unpack the next panel between the groups 
 slower than one after the other on Emerald Rapids: tiles and vectors are in each other's way.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -20,10 +20,20 @@ from mlc_compile.schedule.kernels.bf16 import PAIRS, pair
 from mlc_compile.schedule.kernels.tiles import Block, Place
 from mlc_compile.schedule.kernels.vector import LANES, Buffer, Expr, Index
 from mlc_compile.schedule.kernels.weights import Int4
+from mlc_compile.target import Target
 
 WORDS: Final = PAIRS // 4  # packed words of a group, for each row: four pairs of codes in one
 MAGIC: Final = 0x4B000000  # the bits of 2**23: its lowest mantissa bit is worth 1
 SHIFTS: Final = (0, 4, 8, 12)  # where the four codes of half a packed word stand
+
+
+def most_for(target: Target, counts: Iterable[int], each: int) -> int:
+    """The most of `counts` that half the L2 cache holds, of `each` bytes; else the least.
+
+    All of x may not fit the other half, and the next cache is slow.
+    """
+    counts = sorted(counts)
+    return max((n for n in counts if 2 * n * each <= target.l2_bytes), default=counts[0])
 
 
 @dataclass(frozen=True, slots=True)

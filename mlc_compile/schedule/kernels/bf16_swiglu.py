@@ -18,7 +18,7 @@ from mlc_compile.ops import rounded_words
 from mlc_compile.schedule.kernels import tiles
 from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.bf16 import PAIRS, pair
-from mlc_compile.schedule.kernels.bf16_panels import Strips
+from mlc_compile.schedule.kernels.bf16_panels import Strips, most_for
 from mlc_compile.schedule.kernels.tiles import Block, TileUnit
 from mlc_compile.schedule.kernels.vector import Buffer, Expr, Index
 from mlc_compile.schedule.kernels.weights import Int4
@@ -41,9 +41,8 @@ class Tile:
 
     @classmethod
     def of(cls, target: Target, k: int) -> "Tile":
-        """As many outputs as half the L2 cache holds, as for `bf16_gemm`."""
-        several = (cls(outputs=n) for n in reversed(KNOBS["outputs"]))
-        return next((t for t in several if 2 * t.panel_bytes(k) <= target.l2_bytes), cls())
+        """Panels as large as may be."""
+        return cls(outputs=most_for(target, KNOBS["outputs"], cls().panel_bytes(k)))
 
     @classmethod
     def space(cls, target: Target, k: int) -> "Space[Tile]":

@@ -70,6 +70,17 @@ class Pages:
         return [c * s for c, s in zip(self.codes(n), self.scales_of(n), strict=True)]
 
 
+def attending(kernel, shape, unwritten, given=lambda q: q):
+    """`run(q, cache, length)`: o like q[m, h_q, d], of a kernel that takes `given(q)`."""
+
+    def run(q, cache, length):
+        o = unwritten((1, q.shape[0], shape.h_q * shape.d))
+        *_, o = kernel(given(q)[None], *cache.arrays(length), LAYER, o)
+        return o.reshape(q.shape)
+
+    return run
+
+
 def _zero(pages):
     pages.k[..., :-SCALE_ROWS, :], pages.v[...], pages.scales[...] = 0, 0, 0
 

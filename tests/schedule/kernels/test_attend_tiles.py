@@ -22,7 +22,7 @@ from mlc_compile.schedule.kernels.attention.state import scale_of
 
 from .bf16_products import BEST, EPS, HALF, blank, pairs, rounded, unpaired
 from .emulated_tiles import EmulatedTiles
-from .flat_cache import EXTREMES, LAYER, Cache, Pages
+from .flat_cache import EXTREMES, LAYER, Cache, Pages, attending
 
 Share = attention.Share
 POINTS = list(Share.space().points())
@@ -55,13 +55,7 @@ def attend(unit, unwritten):
     @cache
     def compiled(shape, share=DEFAULT):
         kernel = unit.compile(attention.attend_tiles(shape.op, shape.kv, unit.make(), share))
-
-        def run(q, pages, length):
-            o = unwritten((1, q.shape[0], shape.h_q * shape.d))
-            *_, o = kernel(pairs(multiplied(q))[None], *pages.arrays(length), LAYER, o)
-            return o.reshape(q.shape)
-
-        return run
+        return attending(kernel, shape, unwritten, lambda q: pairs(multiplied(q)))
 
     return compiled
 

@@ -11,7 +11,7 @@ from mlc_compile.schedule.kernels.attention.state import scale_of
 from mlc_compile.target import find_target
 
 from .bf16_products import pairs, rounded
-from .flat_cache import LAYER, Cache, Pages
+from .flat_cache import LAYER, Cache, Pages, attending
 
 EPS = np.finfo(np.float32).eps
 
@@ -22,14 +22,7 @@ def attend(compile_kernel, unwritten):
 
     def compiled(shape, rows=None, level="cpu"):
         func = attention.attend(shape.op, shape.kv, find_target(level), rows)
-        kernel = compile_kernel(func, level)
-
-        def run(q, cache, length):
-            o = unwritten((1, q.shape[0], shape.h_q * shape.d))
-            *_, o = kernel(q[None], *cache.arrays(length), LAYER, o)
-            return o.reshape(q.shape)
-
-        return run
+        return attending(compile_kernel(func, level), shape, unwritten)
 
     return compiled
 

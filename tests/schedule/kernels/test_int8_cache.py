@@ -13,7 +13,7 @@ from mlc_compile.artifact import SCALE_ROWS
 from mlc_compile.schedule.kernels import attention
 from mlc_compile.target import find_target
 
-from .flat_cache import EXTREMES, LAYER, Pages
+from .flat_cache import EXTREMES, LAYER, Pages, attending
 
 EPS = np.finfo(np.float32).eps
 SIDES = ("key", "value")
@@ -32,16 +32,8 @@ def attend(compile_kernel, unwritten):
 
     @cache
     def compiled(shape, rows=None, level="cpu"):
-        kernel = compile_kernel(
-            attention.attend(shape.op, shape.kv, find_target(level), rows), level
-        )
-
-        def run(q, pages, length):
-            o = unwritten((1, q.shape[0], shape.h_q * shape.d))
-            *_, o = kernel(q[None], *pages.arrays(length), LAYER, o)
-            return o.reshape(q.shape)
-
-        return run
+        func = attention.attend(shape.op, shape.kv, find_target(level), rows)
+        return attending(compile_kernel(func, level), shape, unwritten)
 
     return compiled
 

@@ -11,7 +11,7 @@ from mlc_compile.schedule.kernels.attention.cache import Cache, Place
 from mlc_compile.schedule.kernels.attention.inputs import Inputs
 from mlc_compile.schedule.kernels.attention.state import scale_of
 from mlc_compile.schedule.kernels.attention.tile import ROWS
-from mlc_compile.schedule.kernels.bf16 import PAIRS, pair
+from mlc_compile.schedule.kernels.bf16 import store_pairs
 from mlc_compile.schedule.kernels.vector import Buffer, Index
 
 
@@ -54,9 +54,7 @@ def round_query(head: Buffer, q: Buffer, i: Index, h: Index) -> None:
     """Put the query `head`, float32[1, d], scaled, into q[0, i, h] in pairs."""
     d = int(head.shape[1])
     scale = v.splat(scale_of(d))
-    with T.serial(0, d // GROUP) as g:
-        low, high = (v.load(head, 0, g * GROUP + c) * scale for c in (0, PAIRS))
-        v.store(pair(low, high), q, 0, i, h, g * PAIRS)
+    store_pairs(lambda k: v.load(head, 0, k) * scale, d // GROUP, q, 0, i, h, 0)
 
 
 def append_token(inputs: Inputs, i: Index, h: Index, cache: Cache, layer: Index) -> None:

@@ -190,7 +190,7 @@ class _Fold:
         Of tokens that nobody sees the values are zeros: their weight is 0, and memory may hold
         what is not a number.
         """
-        latest = self.queries.position(self.queries.last - 1)
+        latest = v.splat_i32(v.kept(self.queries.position(self.queries.last - 1)))
         with T.serial(0, tirx.min(end - start, self.share.pages)) as p:
             at = self.cache.place(self.layer, start + p, self.queries.head)
             with T.serial(0, self._d // GROUP) as g, T.serial(0, PAIRS) as row:
@@ -200,18 +200,16 @@ class _Fold:
                     )
                     v.store(pair(low, high), self.keys, p, c, g, row, 0)
             with T.serial(0, PAIRS) as row:
-                seen = [
-                    v.kept(tirx.Cast("int32", (start + p) * GROUP + token <= latest))
-                    for token in (row, PAIRS + row)
-                ]
+                tokens = (row, PAIRS + row)
+                seen = [v.splat_i32((start + p) * GROUP + token) <= latest for token in tokens]
                 for column in range(self._d // SIDE):
                     low, high = (
                         tirx.Select(
-                            v.splat_i32(here) != v.splat_i32(0),
-                            self.cache.values(at, half * PAIRS + row, column * SIDE, LANES),
+                            here,
+                            self.cache.values(at, token, column * SIDE, LANES),
                             v.splat(0.0),
                         )
-                        for half, here in enumerate(seen)
+                        for token, here in zip(tokens, seen, strict=True)
                     )
                     v.store(pair(low, high), self.values, p, column, row, 0)
 

@@ -19,7 +19,7 @@ from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.attention.append import round_query, slot_of
 from mlc_compile.schedule.kernels.attention.cache import Cache, Row
 from mlc_compile.schedule.kernels.attention.inputs import Head, turn
-from mlc_compile.schedule.kernels.bf16_panels import Strips
+from mlc_compile.schedule.kernels.bf16_panels import Strips, most_for
 from mlc_compile.schedule.kernels.tiles import Block, TileUnit
 from mlc_compile.schedule.kernels.vector import Buffer, Expr, Index
 from mlc_compile.schedule.kernels.weights import Int4
@@ -38,9 +38,8 @@ class Heads:
 
     @classmethod
     def of(cls, a: Attention, target: Target, k: int) -> "Heads":
-        """As many heads as half the L2 cache holds, as for `bf16_gemm`."""
-        several = (cls(heads=n) for n in reversed(KNOBS["heads"]))
-        return next((h for h in several if 2 * h.panel_bytes(a, k) <= target.l2_bytes), cls())
+        """Panels as large as may be."""
+        return cls(heads=most_for(target, KNOBS["heads"], cls().panel_bytes(a, k)))
 
     @classmethod
     def space(cls, a: Attention, target: Target, k: int) -> "Space[Heads]":

@@ -13,8 +13,8 @@ from tvm.tirx.script import builder as T
 
 from mlc_compile.layout import GROUP
 from mlc_compile.schedule.kernels import vector as v
-from mlc_compile.schedule.kernels.bf16 import PAIRS, pair
-from mlc_compile.schedule.kernels.vector import LANES, Buffer, Index
+from mlc_compile.schedule.kernels.bf16 import PAIRS, store_pairs
+from mlc_compile.schedule.kernels.vector import LANES, Buffer, Expr, Index
 
 MASKED: Final = -3.0e38  # a score of no weight, without an infinity to subtract
 
@@ -56,22 +56,20 @@ class State:
 
     def finish(self, row: Index, o: Buffer, at: tuple[Index, ...], start: Index) -> None:
         """Write a row of the output, normalized, to o[at, start..]."""
-        lanes = v.lanes_for(self.d)
-        inverse = v.local(1, 1)
-        v.put(v.const(1.0) / v.total(self.mass, row), inverse, 0, 0)
+        lanes, inverse = v.lanes_for(self.d), self._inverse(row)
         with T.serial(0, self.d // lanes) as j:
             value = v.load(self.out, row, j * lanes, lanes=lanes)
-            v.store(value * v.splat(inverse[0, 0], lanes), o, *at, start + j * lanes, lanes=lanes)
+            v.store(value * v.splat(inverse, lanes), o, *at, start + j * lanes, lanes=lanes)
 
     def finish_rounded(self, row: Index, o: Buffer, at: tuple[Index, ...], head: Index) -> None:
         """Write a row of the output, normalized and in pairs, as head number `head` of o[at]."""
-        groups = self.d // GROUP
-        inverse = v.local(1, 1)
-        v.put(v.const(1.0) / v.total(self.mass, row), inverse, 0, 0)
-        with T.serial(0, groups) as g:
-            low, high = (v.load(self.out, row, g * GROUP + c) for c in (0, PAIRS))
-            factor = v.splat(inverse[0, 0])
-            v.store(pair(low * factor, high * factor), o, *at, (head * groups + g) * PAIRS)
+        groups, inverse = self.d // GROUP, v.splat(self._inverse(row))
+        first = head * groups * PAIRS
+        store_pairs(lambda k: v.load(self.out, row, k) * inverse, groups, o, *at, first)
+
+    def _inverse(self, row: Index) -> Expr:
+        """Of the sum of weights."""
+        return v.kept(v.const(1.0) / v.total(self.mass, row))
 
     def keep(self, row: Index, partial: "State", to: Index) -> None:
         """Copy a row to row `to` of `partial`."""
