@@ -162,10 +162,10 @@ def int8_gemv_family(
 
     def derived(sweep: int8.Sweep) -> Mapping[str, float]:
         return {
-            "streams": joined * sweep.blocks,
-            "tasks": codec.blocks / joined / sweep.blocks,
-            "asked_bytes": sweep.ahead * GROUP * ROWS * joined * sweep.blocks,
-            "body_dots": sweep.pairs * joined * sweep.blocks,
+            "streams": joined * sweep.streams,
+            "blocks": codec.blocks / joined / sweep.streams,
+            "asked_bytes": sweep.ahead * GROUP * ROWS * joined * sweep.streams,
+            "body_dots": sweep.pairs * joined * sweep.streams,
         }
 
     return Family(
@@ -178,7 +178,7 @@ def int8_gemv_family(
             residual=int(residual),
             swiglu=int(swiglu),
         ),
-        space=int8.Sweep.space(codec, target.ask_bytes, swiglu=swiglu),
+        space=int8.Sweep.space(codec, target, swiglu=swiglu),
         build=lambda sweep: int8.gemv(codec, n, feed, dot, sweep, residual=residual, swiglu=swiglu),
         operands=(*[INPUT] * SOURCES[source.kind], PACKED, *[INPUT] * residual, RESULT),
         derived=derived,

@@ -7,7 +7,7 @@ row of x, quantizing it in every thread (cheaper than a barrier), and may end in
 many rows there is `int8_gemm`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +21,7 @@ from mlc_compile.schedule.kernels.quantize import Feed, Quantized, quantize_row
 from mlc_compile.schedule.kernels.vector import Buffer, Expr, Index
 from mlc_compile.schedule.kernels.weights import Int4
 from mlc_compile.schedule.space import Space
+from mlc_compile.target import Target
 
 STEPS: Final = GROUP // DEPTH  # dot products a group
 WORDS: Final = STEPS // 2  # words of codes a group: each holds two steps
@@ -29,45 +30,51 @@ LINE: Final = 16  # int32 of a cache line
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """How a task of `gemv` reads its rows of w."""
+    """How a thread of `gemv` reads its rows of w."""
 
-    blocks: int = 1  # row blocks of a task, which share what is read of x
+    streams: int = 1  # parts of its rows that it reads side by side, a row block of each in turn
     chains: int = 2  # independent sums of a group: 1 or 2
     pairs: int = 1  # pairs of groups in the body of the loop
     ahead: int = 0  # pairs of groups by which w is asked for before it is read; 0: it is not
-    apart: int = 0  # 1: blocks are read one after the other, 0: side by side
+    level: int = 2  # of the cache that it is asked to: 1 or 2
 
     @classmethod
-    def space(cls, codec: Int4, ask_bytes: int = 0, *, swiglu: bool = False) -> "Space[Sweep]":
-        """Tasks are whole, and so are the bodies of the loop."""
+    def space(cls, codec: Int4, target: Target, *, swiglu: bool = False) -> "Space[Sweep]":
+        """Bodies of the loop are whole, and a thread's streams are not more than there are."""
         joined = 2 if swiglu else 1
         blocks, pairs = codec.blocks // joined, codec.k // GROUP // 2
 
         def valid(sweep: Sweep) -> bool:
-            alone = joined * sweep.blocks == 1
-            return not (blocks % sweep.blocks or pairs % sweep.pairs or (alone and sweep.apart))
+            asked = sweep.ahead > 0 or sweep.level == 2
+            return asked and sweep.streams <= blocks and pairs % sweep.pairs == 0
 
-        return Space(cls.of(codec, ask_bytes), SWEEPS, valid)
+        return Space(cls.of(codec, target, swiglu=swiglu), SWEEPS, valid)
 
     @classmethod
-    def of(cls, codec: Int4, ask_bytes: int = 0) -> "Sweep":
+    def of(cls, codec: Int4, target: Target, *, swiglu: bool = False) -> "Sweep":
         """Bodies of two chains: long ones, for loads to overlap, where w is not asked for.
 
-        Asking is a target's choice (Qwen3-0.6B, one thread): on Emerald Rapids 16 pairs ahead, to
-        the L2 cache, make it 1.2 to 1.4 times as fast, on Zen 4 1.2 to 2 times as slow.
+        How memory is read best is a target's choice (Qwen3-0.6B). On Emerald Rapids one thread
+        decodes 1.3 times as fast when it asks for weights ahead, and 1.15 times that in eight
+        streams. On Zen 4 asking makes it 1.2 to 2 times as slow.
         """
-        pairs, most = codec.k // GROUP // 2, ask_bytes // (4 * pair_words(codec.scale_dtype))
-        ahead = max(n for n in SWEEPS["ahead"] if n <= most)
-        bodies = (2, 1) if ahead else (4, 2, 1)
-        return cls(pairs=next(n for n in bodies if pairs % n == 0), ahead=ahead)
+        joined = 2 if swiglu else 1
+        blocks, pairs = codec.blocks // joined, codec.k // GROUP // 2
+        streams = _most(SWEEPS["streams"], min(target.streams // joined, blocks))
+        asked = streams * joined * 4 * pair_words(codec.scale_dtype)
+        ahead = _most(SWEEPS["ahead"], target.ask_bytes // asked)
+        longest = max(1, 2 // streams) if ahead else 4
+        body = next(n for n in (4, 2, 1) if n <= longest and pairs % n == 0)
+        level = 1 if ahead and streams > 1 else 2  # of several streams little is on its way
+        return cls(streams=streams, pairs=body, ahead=ahead, level=level)
 
 
 SWEEPS: Final = {
-    "blocks": (1, 2, 3, 4),
+    "streams": (1, 2, 4, 8),
     "chains": (1, 2),
     "pairs": (1, 2, 4, 8),
-    "ahead": (0, 4, 8, 16, 32, 64, 128),
-    "apart": (0, 1),
+    "ahead": (0, 2, 4, 8, 16, 32, 64, 128),
+    "level": (1, 2),
 }
 
 
@@ -89,31 +96,51 @@ def gemv(
     assert not swiglu or n % (2 * ROWS) == 0, "SwiGLU takes two halves of whole blocks"
     joined = 2 if swiglu else 1
     outputs, half = n // joined, codec.blocks // joined
-    sweep = sweep or Sweep.of(codec)
-    tasks = half // sweep.blocks
+    sweep = sweep or Sweep()
     with v.kernel() as builder:
         inputs = feed.declare(1)
         parts = codec.arguments()
         base = v.argument("residual", (1, 1, outputs)) if residual else None
         y = v.argument("y", (1, 1, outputs))
-        with v.every_thread(tasks):
+
+        def quantized() -> Quantized:
             x = Quantized(
                 codes=v.workspace((1, codec.k // 4), "int32"),
                 scales=v.workspace((1, codec.k // GROUP)),
                 offsets=v.workspace((1, codec.k // GROUP), "int32"),
             )
             quantize_row(feed, inputs, 0, x, (0,))
-            with T.parallel(0, tasks) as task:
-                first = [task * sweep.blocks + i for i in range(sweep.blocks)]
-                blocks = [block + part * half for block in first for part in range(joined)]
-                acc = _sums(codec, parts, x, blocks, (dot, sweep))
-                for i, block in enumerate(first):
-                    sums = acc[i * joined]
-                    if swiglu:
-                        up = v.load(*acc[i * joined + 1], 0)
-                        v.store(v.silu(v.load(*sums, 0)) * up, *sums, 0)
-                    v.put_rows(*sums, y, (0, 0), block * ROWS, outputs, base)
+            return x
+
+        def multiply(x: Quantized, first: list[Expr]) -> None:
+            blocks = [block + part * half for block in first for part in range(joined)]
+            acc = _sums(codec, parts, x, blocks, (dot, sweep))
+            for i, block in enumerate(first):
+                sums = acc[i * joined]
+                if swiglu:
+                    up = v.load(*acc[i * joined + 1], 0)
+                    v.store(v.silu(v.load(*sums, 0)) * up, *sums, 0)
+                v.put_rows(*sums, y, (0, 0), block * ROWS, outputs, base)
+
+        if sweep.streams == 1:
+            with v.every_thread(half):
+                x = quantized()
+                with T.parallel(0, half) as block:
+                    multiply(x, [block])
+        else:
+            with v.share_of(half) as (start, end):
+                x = quantized()
+                each = v.kept((end - start) // sweep.streams)
+                with T.serial(0, each) as i:
+                    multiply(x, [start + stream * each + i for stream in range(sweep.streams)])
+                with T.serial(start + sweep.streams * each, end) as block:
+                    multiply(x, [block])
     return builder.get()
+
+
+def _most(choices: Iterable[int], most: int) -> int:
+    """The largest of `choices` up to `most`, or the least of them."""
+    return max((n for n in choices if n <= most), default=min(choices))
 
 
 def _sums(
@@ -123,48 +150,32 @@ def _sums(
     blocks: list[Expr],
     how: tuple[DotProduct, Sweep],
 ) -> v.Registers:
-    """x times each of `blocks`: a register for each."""
+    """x times each of `blocks`, side by side: a register for each."""
+    (dot, sweep), groups = how, codec.k // GROUP
     acc = v.Registers.make(len(blocks))
     acc.clear()
-    places = list(enumerate(blocks))
-    for read in [[place] for place in places] if how[1].apart else [places]:
-        _read(codec, parts, x, acc, read, how)
-    return acc
-
-
-def _read(
-    codec: Int4,
-    parts: list[Buffer],
-    x: Quantized,
-    acc: v.Registers,
-    places: list[tuple[int, Expr]],
-    how: tuple[DotProduct, Sweep],
-) -> None:
-    """acc += x times each block of `places`, side by side so that x is read once."""
-    (dot, sweep), groups = how, codec.k // GROUP
-    blocks = [block for _, block in places]
 
     def add(g: Index) -> None:
-        for register, block in places:
-            share = _dot_group(codec, parts, x, (block, g), dot, sweep.chains)
-            v.accumulate(*acc[register], share)
+        for i, block in enumerate(blocks):
+            v.accumulate(*acc[i], _dot_group(codec, parts, x, (block, g), dot, sweep.chains))
 
     if groups > 1:
         with T.serial(0, groups // 2 // sweep.pairs) as body:  # as they lie in memory
             for pair in (body * sweep.pairs + i for i in range(sweep.pairs)):
                 if sweep.ahead:
-                    ask(codec, parts, blocks, pair + sweep.ahead)
+                    ask(codec, parts, blocks, pair + sweep.ahead, sweep.level)
                 add(2 * pair)
                 add(2 * pair + 1)
     if groups % 2:
         add(groups - 1)
+    return acc
 
 
-def ask(codec: Int4, parts: list[Buffer], blocks: list[Expr], pair: Index) -> None:
+def ask(codec: Int4, parts: list[Buffer], blocks: list[Expr], pair: Index, level: int = 2) -> None:
     """Ask for a pair of groups of each block; past a block's last pair the next one lies."""
     for block in blocks:
         for word in range(0, pair_words(codec.scale_dtype), LINE):
-            v.prefetch(parts[0], block, pair, word)
+            v.prefetch(parts[0], block, pair, word, level=level)
 
 
 def _dot_group(

@@ -98,16 +98,17 @@ def store(value: Expr, buffer: Buffer, *index: Index, lanes: int = LANES) -> Non
     T.buffer_store(buffer, value, [*index[:-1], _span(index[-1], lanes)])
 
 
-def prefetch(buffer: Buffer, *index: Index) -> None:
+def prefetch(buffer: Buffer, *index: Index, level: int = 2) -> None:
     """Ask for the cache line of an element; there need not be one: no such request fails.
 
     An index past the end of its dimension means what lies there in memory. The line comes to
-    the L2 cache: requests for the L1 cache hold its few miss buffers, which loads need too, for
-    as long as memory takes. On Zen 4 a thread reads blocks of 8 KiB at 21 and not 11 GB/s.
+    the L2 cache, if not to that of another `level`: requests for the L1 cache hold its few miss
+    buffers, which loads need too, for as long as memory takes. On Zen 4 a thread then reads
+    blocks of 8 KiB at 11 and not 21 GB/s.
     """
     place = tirx.address_of(buffer[tuple(index)])
-    read, level_2, data = int32(0), int32(2), int32(1)
-    T.evaluate(tirx.call_intrin("void", "tirx.prefetch", place, read, level_2, data))
+    read, locality, data = int32(0), int32(4 - level), int32(1)
+    T.evaluate(tirx.call_intrin("void", "tirx.prefetch", place, read, locality, data))
 
 
 def put(value: Expr, buffer: Buffer, *index: Index) -> None:

@@ -1,5 +1,6 @@
 """INT4 weights times int8 activations against exact integer sums; see int8_products.py."""
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -148,35 +149,73 @@ def test_halves_that_are_no_whole_blocks_have_no_swiglu(weights, n):
         Gemv(None, weights(n, 32), find_target("cpu"), gated=True)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "k", "ask_bytes", "ahead", "pairs"),
-    [
-        pytest.param("float16", 1024, 0, 0, 4, id="the CPU asks by itself"),
-        pytest.param("float32", 1024, 0, 0, 4, id="the CPU asks by itself, other scales"),
-        pytest.param("float16", 1024, 9216, 16, 2, id="16 pairs of 576 bytes"),
-        pytest.param("float32", 1024, 9216, 8, 2, id="14 pairs of 640 bytes"),
-        pytest.param("float16", 96, 9216, 16, 1, id="an odd number of pairs"),
-        pytest.param("float16", 64, 1 << 30, 128, 1, id="no further than there are choices"),
-    ],
-)
-def test_weights_are_asked_for_as_far_ahead_as_the_target_says(
-    weights, dtype, k, ask_bytes, ahead, pairs
-):
-    """Or a little less: the next number of pairs there is a choice of; bodies are shorter then."""
-    codec = weights(32, k, dtype).codec
-    assert int8.Sweep.of(codec, ask_bytes) == int8.Sweep(ahead=ahead, pairs=pairs)
-    space = int8.Sweep.space(codec, ask_bytes, swiglu=True)
-    assert space.default == int8.Sweep(ahead=ahead, pairs=pairs)
-    assert set(space.points()) == set(int8.Sweep.space(codec, swiglu=True).points())
+READING = [
+    # dtype, k, the target's streams and ask_bytes, then the sweep
+    pytest.param("float16", 1024, 1, 0, int8.Sweep(pairs=4), id="the CPU asks by itself"),
+    pytest.param("float32", 1024, 1, 0, int8.Sweep(pairs=4), id="by itself, other scales"),
+    pytest.param("float16", 1024, 1, 9216, int8.Sweep(pairs=2, ahead=16), id="16 of 576 bytes"),
+    pytest.param("float32", 1024, 1, 9216, int8.Sweep(pairs=2, ahead=8), id="14 of 640 bytes"),
+    pytest.param("float16", 96, 1, 9216, int8.Sweep(ahead=16), id="an odd number of pairs"),
+    pytest.param("float16", 64, 1, 1 << 30, int8.Sweep(ahead=128), id="no further than choices"),
+    pytest.param("float16", 1024, 4, 0, int8.Sweep(streams=4, pairs=4), id="streams alone"),
+    pytest.param(
+        "float16", 1024, 8, 9216, int8.Sweep(streams=8, ahead=2, level=1), id="of all streams"
+    ),
+    pytest.param(
+        "float16", 1024, 64, 9216, int8.Sweep(streams=8, ahead=2, level=1), id="as many as blocks"
+    ),
+]
+
+
+def _reading(streams, ask_bytes):
+    row = find_target("cpu-x86-64-v4")
+    return msgspec.structs.replace(row, streams=streams, ask_bytes=ask_bytes)
+
+
+@pytest.mark.parametrize(("dtype", "k", "streams", "ask_bytes", "sweep"), READING)
+def test_weights_are_read_as_the_target_says(weights, dtype, k, streams, ask_bytes, sweep):
+    """Asked for as far ahead, or a little less: as many pairs as there is a choice of."""
+    codec, target = weights(128, k, dtype).codec, _reading(streams, ask_bytes)
+    assert int8.Sweep.of(codec, target) == sweep
+    space = int8.Sweep.space(codec, target)
+    assert space.default == sweep
+    assert set(space.points()) == set(int8.Sweep.space(codec, _reading(1, 0)).points())
+
+
+def test_gate_and_up_are_two_streams(weights):
+    codec, target = weights(256, 1024).codec, _reading(8, 9216)
+    sweep = int8.Sweep.of(codec, target, swiglu=True)
+    assert sweep == int8.Sweep(streams=4, ahead=2, level=1)
+    assert int8.Sweep.space(codec, target, swiglu=True).default == sweep
 
 
 @pytest.mark.parametrize("gated", [False, True])
-def test_asking_beyond_the_weights_changes_nothing(compile_kernel, weights, gated):
+@pytest.mark.parametrize("cache", [1, 2])
+def test_asking_beyond_the_weights_changes_nothing(compile_kernel, weights, gated, cache):
     matrix, row = weights(32, 64), find_target("cpu")
-    far, near = (int8.Sweep(ahead=ahead) for ahead in (128, 0))
+    far, near = int8.Sweep(ahead=128, level=cache), int8.Sweep()
     gemvs = [Gemv(compile_kernel, matrix, row, gated=gated, sweep=sweep) for sweep in (far, near)]
     inputs = gemvs[0].inputs(np.random.default_rng(17))
     np.testing.assert_array_equal(*(gemv(inputs) for gemv in gemvs))
+
+
+@pytest.mark.parametrize("streams", [2, 4, 8])
+@pytest.mark.parametrize(("n", "gated"), [(17, False), (320, False), (345, False), (352, True)])
+def test_streams_take_each_row_once_and_to_the_same_bits(
+    compile_kernel, weights, n, gated, streams
+):
+    """Fewer blocks than streams, whole streams, and with blocks left over of each share."""
+    matrix, row = weights(n, 160), find_target("cpu")
+    apart, alone = int8.Sweep(streams=streams, ahead=2, level=1), int8.Sweep()
+    gemvs = [
+        Gemv(compile_kernel, matrix, row, residual=True, gated=gated, sweep=sweep)
+        for sweep in (apart, alone)
+    ]
+    random = np.random.default_rng(18)
+    inputs = gemvs[0].inputs(random)
+    base = [random.standard_normal((1, 1, gemvs[0].outputs)).astype(np.float32)]
+    np.testing.assert_array_equal(*(gemv(inputs, base) for gemv in gemvs))
+    gemvs[0].check(inputs, random)
 
 
 # ---- gemm -------------------------------------------------------------------------------
