@@ -351,7 +351,7 @@ def step_family(a: Attention, kv: FlatKV, target: Target) -> Family[attention.Ti
     """`attention.step`: one token."""
     return Family(
         workload=_attention("cpu.flat_step", a, kv),
-        space=attention.Tile.space(a, kv, target, 1),
+        space=attention.Tile.space_of_step(a, kv, target),
         build=lambda tile: attention.step(a, kv, target, tile),
         operands=(*[INPUT] * 4, *PAGES, LAYER, RESULT),
         derived=_of_tile,
@@ -361,9 +361,9 @@ def step_family(a: Attention, kv: FlatKV, target: Target) -> Family[attention.Ti
 
 def _of_tile(tile: attention.Tile) -> Mapping[str, float]:
     return {
-        "members": tile.members,
-        "scores": tile.members * tile.chunks * tile.chains,
-        "sums": tile.members * tile.vectors,
+        "members": tile.keys * tile.members,
+        "scores": tile.keys * tile.members * tile.chunks * tile.chains,
+        "sums": tile.keys * tile.members * tile.vectors,
         "loads_per_score": 1 / tile.members + 1 / tile.chunks,
         "loads_per_sum": 1 / tile.members + 1 / tile.vectors,
     }

@@ -72,7 +72,7 @@ def kernels(compile_kernel, unwritten):
 
     def make(shape, level="cpu", **choice):
         target = find_target(level)
-        tile = replace(attention.Tile.of(shape.op, shape.kv, target, 1), **choice)
+        tile = replace(attention.Tile.of_step(shape.op, shape.kv, target), **choice)
         step = compile_kernel(attention.step(shape.op, shape.kv, target, tile), level)
         append = compile_kernel(attention.append(shape.op, shape.kv, 1), level)
         attend = compile_kernel(attention.attend(shape.op, shape.kv, target, 1), level)
@@ -143,12 +143,57 @@ def test_a_run_whose_scores_are_nothing_has_no_say(kernels, exact_attention, sha
         assert (np.abs(at_once(token)[0] - exact) <= bound).all()
 
 
-@pytest.mark.parametrize(("cores", "splits"), [(1, 1), (2, 1), (8, 1), (9, 2), (16, 2), (64, 8)])
-def test_pages_are_split_where_cores_outnumber_key_heads(shape, cores, splits):
+@pytest.mark.parametrize(
+    ("streams", "cores", "splits", "keys"),
+    [
+        (1, 1, 1, 1),
+        (1, 2, 1, 1),
+        (1, 8, 1, 1),
+        (1, 9, 2, 1),
+        (1, 16, 2, 1),
+        (1, 64, 8, 1),
+        (4, 16, 4, 2),
+        (8, 2, 1, 4),
+        (8, 16, 8, 4),
+        (64, 16, 8, 4),
+    ],
+)
+def test_pages_are_split_where_cores_outnumber_tasks(shape, streams, cores, splits, keys):
     heads = shape(h_q=16, h_kv=8)
-    target = msgspec.structs.replace(find_target("cpu"), cores=cores)
-    assert attention.Tile.of(heads.op, heads.kv, target, 1).splits == splits
-    assert attention.Tile.of(heads.op, heads.kv, target, None).splits == 1
+    row = find_target("cpu-x86-64-v4")
+    target = msgspec.structs.replace(row, cores=cores, streams=streams)
+    tile = attention.Tile.of_step(heads.op, heads.kv, target)
+    assert (tile.splits, tile.keys) == (splits, keys)
+    assert attention.Tile.space_of_step(heads.op, heads.kv, target).default == tile
+    for rows in (1, None):
+        of_any = attention.Tile.of(heads.op, heads.kv, target, rows)
+        assert (of_any.splits, of_any.keys) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("h_q", "h_kv", "keys"), [(16, 8, 4), (6, 6, 2), (9, 3, 1), (32, 8, 2), (96, 8, 1)]
+)
+def test_key_heads_side_by_side_come_out_even_and_fit_the_registers(shape, h_q, h_kv, keys):
+    heads = shape(h_q=h_q, h_kv=h_kv, d=128)
+    target = msgspec.structs.replace(find_target("cpu-x86-64-v4"), streams=8)
+    tile = attention.Tile.of_step(heads.op, heads.kv, target)
+    assert tile.keys == keys
+    assert tile in set(attention.Tile.space_of_step(heads.op, heads.kv, target).points())
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(("keys", "splits"), [(2, 1), (2, 3), (4, 1), (4, 3)])
+def test_key_heads_side_by_side_change_nothing(kernels, shape, dtype, keys, splits):
+    """Whatever the tile else is; members of two passes, too."""
+    heads = shape(h_q=8, h_kv=4, dtype=dtype)
+    side_by_side, _ = kernels(heads, keys=keys, splits=splits, heads=1, chunks=1, vectors=1)
+    alone, _ = kernels(heads, keys=1, splits=1)
+    for length in (0, 31, 32, 127, 300):
+        token = Token(heads, length)
+        (o, k, v), (o1, k1, v1) = side_by_side(token), alone(token)
+        np.testing.assert_array_equal(k, k1)
+        np.testing.assert_array_equal(v, v1)
+        np.testing.assert_allclose(o, o1, rtol=0, atol=8 * EPS)
 
 
 @pytest.mark.parametrize("d", [48, 128])

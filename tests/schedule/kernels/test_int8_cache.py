@@ -6,6 +6,7 @@ summed over codes and scaled once, which is one rounding more, and the bound has
 
 from functools import cache
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -151,8 +152,8 @@ def kernels(compile_kernel, unwritten):
     """`kernels(shape)`: (append, step), each of a Call; what they write is in its pages."""
 
     @cache
-    def make(shape, level="cpu"):
-        target = find_target(level)
+    def make(shape, level="cpu", streams=1):
+        target = msgspec.structs.replace(find_target(level), streams=streams)
         append = compile_kernel(attention.append(shape.op, shape.kv, None), level)
         step = compile_kernel(attention.step(shape.op, shape.kv, target), level)
 
@@ -283,16 +284,16 @@ def test_every_level_stores_the_same_for_a_prompt_and_single_tokens(kernels, sha
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [{}, {"h_q": 5, "h_kv": 1, "d": 48}, {"page": 16}],
+    ("fields", "streams"),
+    [({}, 1), ({"h_q": 5, "h_kv": 1, "d": 48}, 1), ({"page": 16}, 1), ({"h_q": 8, "h_kv": 4}, 8)],
     ids=str,
 )
-def test_a_step_attends_to_what_is_stored(kernels, exact_attention, shape, fields):
+def test_a_step_attends_to_what_is_stored(kernels, exact_attention, shape, fields, streams):
     """Its query is off by some 2 d eps of values of a few units, and so is a score."""
     heads = int8(shape, **fields)
     for length in (0, 15, 16, 31, 32, 64, 129):
         call = Call(heads, length, 1, seed=length)
-        got = kernels(heads)[1](call)
+        got = kernels(heads, streams=streams)[1](call)
         keys, values = call.pages.tokens(length + 1)
         read = np.abs(keys.repeat(heads.h_q // heads.h_kv, axis=1)).sum(axis=-1)
         doubt = 2 * heads.d * EPS * read.T[:, None] / np.sqrt(heads.d)
