@@ -105,7 +105,7 @@ def gemm(codec: Int4, n: int, unit: TileUnit, tile: Tile, *, residual: bool) -> 
                     blocks = [number(first + strip, i) for i in range(tile.blocks)]
                     places = [(0, row, b * ROWS) for row in rows for b in blocks]
                     block.begin(None if base is None else [(base, place) for place in places])
-                    strips.multiply(block, x, rows, strip)
+                    strips.multiply(block, x, rows, first, strip)
                     block.end([(y, place) for place in places])
                 unit.release()
     return builder.get()

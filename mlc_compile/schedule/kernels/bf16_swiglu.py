@@ -81,7 +81,7 @@ def gemm(codec: Int4, n: int, unit: TileUnit, tile: Tile) -> tirx.PrimFunc:
                 rows = [tiles.first_row(step * tile.m + i, m) for i in range(tile.m)]
                 for strip in range(HALVES):
                     block.begin()
-                    strips.multiply(block, x, rows, out * HALVES + strip)
+                    strips.multiply(block, x, rows, first, out * HALVES + strip)
                     block.end([(sums, (strip, t, 0, 0)) for t in range(tile.m * HALVES)])
                 for i, row in enumerate(rows):
                     with T.serial(0, height) as r:
@@ -93,4 +93,4 @@ def gemm(codec: Int4, n: int, unit: TileUnit, tile: Tile) -> tirx.PrimFunc:
 
 def _swiglu(sums: Buffer, strip: int, i: int, row: Index) -> Expr:
     gate, up = (v.load(sums, strip, i * HALVES + b, row, 0) for b in range(HALVES))
-    return v.silu(gate) * up
+    return v.silu_bf16(gate) * up

@@ -40,8 +40,8 @@ class TileUnit(Protocol):
     def zero(self, tile: int) -> None:
         """Set a tile to zero."""
 
-    def load(self, tile: int, buffer: Buffer, *index: Index) -> None:
-        """Read a tile."""
+    def load(self, tile: int, buffer: Buffer, *index: Index, passing: bool = False) -> None:
+        """Read a tile; one that is `passing` should not push others out of the L1 cache."""
 
     def store(self, tile: int, buffer: Buffer, *index: Index) -> None:
         """Write a tile."""
@@ -119,10 +119,10 @@ class Block:
                 buffer, index = base[number]
                 self.unit.load(number, buffer, *index)
 
-    def add(self, a: Sequence[Place], b: Sequence[Place]) -> None:
-        """The products of m tiles with n."""
+    def add(self, a: Sequence[Place], b: Sequence[Place], *, passing: bool = False) -> None:
+        """The products of m tiles with n, which may be `passing`."""
         for number, (buffer, index) in enumerate([*a, *b], self._of_a.start):
-            self.unit.load(number, buffer, *index)
+            self.unit.load(number, buffer, *index, passing=passing)
         for i, left in enumerate(self._of_a):
             for j, right in enumerate(self._of_b):
                 self.unit.multiply(i * self.n + j, left, right)
@@ -160,8 +160,9 @@ class Amx:
     def zero(self, tile: int) -> None:
         _emit("tilezero", _number(tile))
 
-    def load(self, tile: int, buffer: Buffer, *index: Index) -> None:
-        _emit("tileloadd64", _number(tile), *_place(buffer, index))
+    def load(self, tile: int, buffer: Buffer, *index: Index, passing: bool = False) -> None:
+        name = "tileloaddt164" if passing else "tileloadd64"
+        _emit(name, _number(tile), *_place(buffer, index))
 
     def store(self, tile: int, buffer: Buffer, *index: Index) -> None:
         _emit("tilestored64", _number(tile), *_place(buffer, index))

@@ -214,6 +214,7 @@ EXP2: Final = (
     1.0,
 )
 EXP2_BF16: Final = (5.517166906e-2, 2.426111222e-1, 6.932609855e-1, 9.999280735e-1)
+RECIPROCAL: Final = 0x7EF311C3  # bits of x from these are those of about 1 / x
 WHOLE: Final = 12582912.0  # 1.5 * 2**23: adding it leaves the nearest integer in the lowest bits
 
 
@@ -238,6 +239,30 @@ def exp2(x: Expr, lanes: int = LANES, powers: Sequence[float] = EXP2) -> Expr:
 def silu(x: Expr, lanes: int = LANES) -> Expr:
     """x / (1 + exp(-x)): x times its sigmoid."""
     return x / (splat(1.0, lanes) + exp(splat(0.0, lanes) - x, lanes))
+
+
+def silu_bf16(x: Expr, lanes: int = LANES) -> Expr:
+    """The same within 2**-12, for what is then rounded to bfloat16: a third of the time."""
+    power = tirx.min(x * splat(-1.44269504088896341, lanes), splat(120.0, lanes))
+    return x * reciprocal(splat(1.0, lanes) + exp2(power, lanes, EXP2_BF16), lanes)
+
+
+def reciprocal(x: Expr, lanes: int = LANES) -> Expr:
+    """1 / x within 2**-17, for 1 <= x < 2**124: a division takes as long as sixteen additions.
+
+    The exponent's bits are negated, and the mantissa's with them: that is within 0.051. Each of
+    two steps of Newton's method squares what it is off by.
+    """
+    kind = _vector("int32", lanes)
+    held = local(2, lanes)
+    store(x, held, 0, 0, lanes=lanes)
+    x = load(held, 0, 0, lanes=lanes)
+    guess = splat_i32(RECIPROCAL, lanes) - tirx.reinterpret(kind, x)
+    store(tirx.reinterpret(_vector(F32, lanes), guess), held, 1, 0, lanes=lanes)
+    for _ in range(2):
+        y = load(held, 1, 0, lanes=lanes)
+        store(y * (splat(2.0, lanes) - x * y), held, 1, 0, lanes=lanes)
+    return load(held, 1, 0, lanes=lanes)
 
 
 @contextmanager

@@ -97,7 +97,7 @@ def test_any_tile_gives_the_same_bits(weights, unit, tile):
 
 
 def test_it_is_what_the_kernels_that_it_replaces_give(compile_kernel, weights, unit):
-    """They add and round in the same order."""
+    """To a last bit of bfloat16: other strips add in another order, and silu is as near as that."""
     matrix, n = weights(128, 96), 128
     product = bf16_gemm.gemm(matrix.codec, n, unit.make(), bf16_gemm.Tile(), residual=False)
     multiply = unit.compile(product)
@@ -105,7 +105,8 @@ def test_it_is_what_the_kernels_that_it_replaces_give(compile_kernel, weights, u
     x = activations(33, 96, np.random.default_rng(5))
     *_, y = multiply(paired(x), *matrix.packed, np.full((1, 33, n), np.nan, np.float32))
     *_, apart = round_rows(y, blank(33, n // 2))
-    np.testing.assert_array_equal(Gated(matrix, unit)(x), apart)
+    together, apart = (unpaired(y, n // 2) for y in (Gated(matrix, unit)(x), apart))
+    assert (np.abs(together - apart) <= 2.0**-7 * np.abs(apart)).all()
 
 
 def test_a_gate_of_any_size_opens_or_shuts(int4_matrix, unit):

@@ -86,6 +86,32 @@ def test_exp2_far_below_zero_is_nothing_to_speak_of(compile_kernel, unwritten):
     np.testing.assert_array_equal(y, np.float32(2.0**-125))
 
 
+def test_a_reciprocal_is_within_a_hundredth_of_what_rounding_to_bfloat16_is(
+    compile_kernel, unwritten, level
+):
+    x = np.concatenate([np.linspace(1, 2, 100_003), np.exp2(np.linspace(0, 123.9, 100_000))])
+    x, y = run_exp(compile_kernel, unwritten, x, level, v.reciprocal)
+    assert (np.abs(x.astype(np.float64) * y - 1) <= 2.0**-17).all()
+
+
+def test_silu_that_is_rounded_to_bfloat16_is_within_a_sixteenth_of_that(
+    compile_kernel, unwritten, level
+):
+    x = np.concatenate([np.linspace(-80, 80, 200_003), [0.0, 1e-30, 3e38]])
+    x, y = run_exp(compile_kernel, unwritten, x, level, v.silu_bf16)
+    exact = x.astype(np.float64) / (1 + np.exp(-x.astype(np.float64)))
+    assert (np.abs(y - exact) <= 2.0**-12 * np.abs(exact)).all()
+
+
+def test_silu_that_is_rounded_of_what_is_far_out_or_not_finite(compile_kernel, unwritten):
+    x = np.array([-1e4, -1e30, np.inf, np.nan])
+    _, y = run_exp(compile_kernel, unwritten, x, function=v.silu_bf16)
+    assert np.abs(y[0]) < 1e-30  # beside up, as good as the zero that it is
+    assert np.abs(y[1]) < 1e-5
+    assert y[2] == np.inf
+    assert np.isnan(y[3])
+
+
 @pytest.mark.parametrize("lanes", [1, 2, 4, 8, 16])
 def test_a_register_is_folded_whatever_its_width(compile_kernel, unwritten, lanes):
     x = np.random.default_rng(lanes).integers(-9, 9, (1, lanes)).astype(np.float32)

@@ -89,7 +89,7 @@ def project(a: Attention, kv: FlatKV, codec: Int4, unit: TileUnit, share: Heads)
                 rows = [tiles.first_row(step * share.m + i, m) for i in range(share.m)]
                 with T.serial(0, strips_each) as strip:
                     block.begin()
-                    strips.multiply(block, x, rows, head * strips_each + strip)
+                    strips.multiply(block, x, rows, first, head * strips_each + strip)
                     corners = [
                         (i * tiles.ROWS, strip * GROUP + b * ROWS)
                         for i in range(share.m)
