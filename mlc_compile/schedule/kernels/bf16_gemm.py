@@ -46,8 +46,8 @@ class Tile:
 
     @classmethod
     def of(cls, target: Target, codec: Int4, n: int) -> "Tile":
-        """Four loads make four products, any other shape loads more. Panels as large as may be."""
-        tile = cls(strips=most_for(target, KNOBS["strips"], cls().panel_bytes(codec.k)))
+        """Four loads make four products, any other shape loads more. Panels as large as is good."""
+        tile = cls(strips=most_for(target, KNOBS["strips"], cls().panel_bytes(codec.k), codec.k))
         return tile if tile.takes(n) else cls()
 
     def takes(self, n: int) -> bool:

@@ -28,16 +28,19 @@ from mlc_compile.target import Target
 WORDS: Final = PAIRS // 4  # packed words of a group, for each row: four pairs of codes in one
 AHEAD: Final = 8  # pairs of groups by which packed weights are asked for
 MAGIC: Final = 0x4B000000  # the bits of 2**23: its lowest mantissa bit is worth 1
+PROMPT: Final = 512  # rows of x that a call is meant for
 SHIFTS: Final = (0, 4, 8, 12)  # where the four codes of half a packed word stand
 
 
-def most_for(target: Target, counts: Iterable[int], each: int) -> int:
-    """The most of `counts` that half the L2 cache holds, of `each` bytes; else the least.
+def most_for(target: Target, counts: Iterable[int], each: int, k: int) -> int:
+    """The most of `counts` that have room in the L2 cache, of `each` bytes; else the least.
 
-    All of x may not fit the other half, and the next cache is slow.
+    Where half of it holds x, an eighth is best: every panel finds x there. Where it does not, x
+    comes from the next cache, which is slow, once a panel: so panels take the half.
     """
     counts = sorted(counts)
-    return max((n for n in counts if 2 * n * each <= target.l2_bytes), default=counts[0])
+    room = target.l2_bytes // (8 if 2 * (2 * PROMPT * k) <= target.l2_bytes else 2)
+    return max((n for n in counts if n * each <= room), default=counts[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,8 +41,8 @@ class Tile:
 
     @classmethod
     def of(cls, target: Target, k: int) -> "Tile":
-        """Panels as large as may be."""
-        return cls(outputs=most_for(target, KNOBS["outputs"], cls().panel_bytes(k)))
+        """Panels as large as is good."""
+        return cls(outputs=most_for(target, KNOBS["outputs"], cls().panel_bytes(k), k))
 
     @classmethod
     def space(cls, target: Target, k: int) -> "Space[Tile]":

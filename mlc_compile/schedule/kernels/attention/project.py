@@ -38,8 +38,8 @@ class Heads:
 
     @classmethod
     def of(cls, a: Attention, target: Target, k: int) -> "Heads":
-        """Panels as large as may be."""
-        return cls(heads=most_for(target, KNOBS["heads"], cls().panel_bytes(a, k)))
+        """Panels as large as is good."""
+        return cls(heads=most_for(target, KNOBS["heads"], cls().panel_bytes(a, k), k))
 
     @classmethod
     def space(cls, a: Attention, target: Target, k: int) -> "Space[Heads]":
