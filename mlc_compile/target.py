@@ -112,7 +112,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     vector_registers: int = 16
     cores: int = 16  # that share a kernel, for estimates: the machine may have any number
     l2_bytes: int = 262144  # of a core's own cache, or its part of one that cores share
-    streams: int = 1  # parts of the weights that a decoding thread reads side by side
+    streams: int = 1  # places a decoding thread reads side by side: weights, keys and values
     ask_bytes: int = 0  # ahead of its reading, decoding asks for weights; 0: the CPU does by itself
     quant: str = "q4f16_1"  # the scheme where none is asked for
     layout: str = "rows16"  # how weights are packed: a key of layout.LAYOUTS

@@ -112,13 +112,17 @@ def test_tiles_are_extras_as_a_pair(machine):
     assert not machine(V4 | {"amx_tile"}).bf16_tiles
 
 
+def _memory(row):
+    return row.streams, row.ask_bytes, row.l2_bytes
+
+
 def test_what_is_known_of_a_chip_is_told_by_its_features(machine):
     preset, plain = find_target("cpu-sapphirerapids"), find_target("cpu-x86-64-v4")
     row = machine({*preset.requires, "amx_int8"})
     assert (row.name, set(row.requires)) == (HOST, set(preset.requires))
-    assert (row.ask_bytes, row.l2_bytes) == (preset.ask_bytes, preset.l2_bytes)
+    assert _memory(row) == _memory(preset)
     hidden = machine({*preset.requires} - {"avx512_fp16"})
-    assert (hidden.ask_bytes, hidden.l2_bytes) == (plain.ask_bytes, plain.l2_bytes)
+    assert _memory(hidden) == _memory(plain)
     assert hidden.bf16_tiles  # an extra of the level
 
 

@@ -174,7 +174,8 @@ def _profile_table(profile: "Profile") -> "Table":
         f"{sum(k.calls for k in profile.kernels):g}",
         _milliseconds(max(profile.watched_seconds, inside)),
         "100.0%",
-        *_moved(profile.nbytes, profile.nbytes / profile.seconds, profile.bandwidth_share),
+        *_moved(profile.nbytes, profile.nbytes / profile.seconds),
+        _share(profile.bandwidth_share, in_cache=False),
     )
     return table
 
@@ -186,22 +187,23 @@ def _kernel_row(kernel: "KernelTime") -> tuple[str, ...]:
         f"{kernel.calls:g}",
         _milliseconds(kernel.seconds),
         f"{kernel.share:.1%}",
-        *_moved(kernel.nbytes, kernel.bytes_s, kernel.bandwidth_share),
+        *_moved(kernel.nbytes, kernel.bytes_s),
+        _share(kernel.bandwidth_share, in_cache=not kernel.weights),
         rate,
         ", ".join(kernel.weights),
     )
 
 
-def _moved(nbytes: int, rate: float | None, share: float | None) -> tuple[str, str, str]:
-    return (
-        f"{nbytes / 1e6:.2f} MB",
-        "" if rate is None else f"{rate / 1e9:.2f}",
-        _share(share, in_cache=True),  # what a kernel reads was often just written
-    )
+def _moved(nbytes: int, rate: float | None) -> tuple[str, str]:
+    return f"{nbytes / 1e6:.2f} MB", "" if rate is None else f"{rate / 1e9:.2f}"
 
 
 def _share(share: float | None, *, in_cache: bool) -> str:
-    """A share of the memory's speed; more than all of it can only come from a cache."""
+    """A share of the memory's speed; more than all of it comes from a cache, where that may be.
+
+    What a kernel reads was often just written. Weights are too many for that, but can be read in
+    more places at once than the speed was measured in.
+    """
     if share is None:
         return ""
     return "in cache" if in_cache and share > 1 else f"{share:.0%}"

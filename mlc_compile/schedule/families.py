@@ -158,7 +158,7 @@ def int8_gemv_family(
 ) -> Family[int8.Sweep]:
     """`int8.gemv`, with what feeds it and what follows."""
     feed = quantize.FEEDS[source.kind](source.k, source.eps)
-    joined = 2 if swiglu else 1
+    joined = int8.joined_rows(swiglu)
 
     def derived(sweep: int8.Sweep) -> Mapping[str, float]:
         return {
@@ -361,9 +361,9 @@ def step_family(a: Attention, kv: FlatKV, target: Target) -> Family[attention.Ti
 
 def _of_tile(tile: attention.Tile) -> Mapping[str, float]:
     return {
-        "members": tile.keys * tile.members,
-        "scores": tile.keys * tile.members * tile.chunks * tile.chains,
-        "sums": tile.keys * tile.members * tile.vectors,
+        "members": tile.key_heads * tile.members,
+        "scores": tile.key_heads * tile.members * tile.chunks * tile.chains,
+        "sums": tile.key_heads * tile.members * tile.vectors,
         "loads_per_score": 1 / tile.members + 1 / tile.chunks,
         "loads_per_sum": 1 / tile.members + 1 / tile.vectors,
     }

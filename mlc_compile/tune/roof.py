@@ -60,9 +60,8 @@ class Pace:
         if self.share is None or self.bound is None:
             return "" if self.bytes_s is None else f"reads {self.bytes_s / 1e9:.1f} GB/s"
         reached = BOUNDS[self.bound].format(f"{100 * self.share:.0f}")
-        return (
-            f"{reached}, so from caches" if self.share > 1 and self.bound == "memory" else reached
-        )
+        beyond = self.share > 1 and self.bound == "memory"
+        return f"{reached}, from caches or in more places at once" if beyond else reached
 
 
 def work_of(task: "Task") -> tuple[Work, ...]:

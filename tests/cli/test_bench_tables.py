@@ -146,7 +146,12 @@ def test_kernels_fit_80_columns_and_the_header_says_what_watched_is() -> None:
     assert table[0].split()[:4] == ["int8_gemm12", "28", "2.000", "ms"]
     assert table[1].split() == ["outside", "kernels", "2.000", "ms", "50.0%"]
     assert "4.000 ms  100.0%" in table[2]
-    assert "in cache" in table[0]
+
+
+@pytest.mark.parametrize(("weights", "shown"), [(("mlp.down_proj",), "140%"), ((), "in cache")])
+def test_weights_are_too_many_to_come_from_the_cache(weights: tuple[str, ...], shown: str) -> None:
+    one = msgspec.structs.replace(profile().kernels[0], weights=weights)
+    assert shown in drawn(_profile_table(profile(kernels=(one,))))
 
 
 def test_kernels_that_add_up_to_more_than_the_whole_leave_nothing_outside() -> None:

@@ -1,9 +1,11 @@
 """The roof of the roofline."""
 
+import ctypes
+
 import psutil
 import pytest
 
-from mlc_compile.runtime.bandwidth import read_bandwidth
+from mlc_compile.runtime.bandwidth import read_bandwidth, readers
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -19,6 +21,16 @@ def test_every_byte_is_read() -> None:
 
 def _seconds(nbytes: int) -> float:
     return nbytes / read_bandwidth(1, nbytes=nbytes, repeats=3)
+
+
+@pytest.mark.parametrize("place", [0, 2047, 2048, 4095])
+def test_a_reader_looks_at_both_ends_of_its_halves(place: int) -> None:
+    buffer = ctypes.create_string_buffer(b"\1" * 4096, 4096)
+    for read in readers():
+        assert not read(ctypes.addressof(buffer), 4096)
+    buffer[place] = 0
+    for read in readers():
+        assert read(ctypes.addressof(buffer), 4096) or (place, buffer.raw[0]) == (0, 0)
 
 
 def test_memory_is_given_back() -> None:

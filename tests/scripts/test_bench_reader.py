@@ -37,7 +37,7 @@ def test_it_compiles_without_a_warning_and_without_undefined_behavior(tmp_path):
         assert float(out) > 0
 
 
-def test_it_reads_no_slower_than_a_quarter_of_what_memchr_does(reader, tmp_path):
+def test_it_reads_no_slower_than_a_quarter_of_what_bench_reads(reader, tmp_path):
     program = reader.build_reader("cc", tmp_path)
     # Both are bound by one memory; other work on the machine may hit either, hence the quarter.
     assert reader.read_speed(program, 1) > read_bandwidth(1, BUFFER) / 4

@@ -83,7 +83,8 @@ def pace(share, bytes_s=2e10, bound="memory"):
             pace(1.5),
             None,
             0,
-            "no choice beats the default, which reads at 150 % of the bandwidth, so from caches",
+            "no choice beats the default, which reads at 150 % of the bandwidth, "
+            "from caches or in more places at once",
         ),
         (
             pace(0.9),

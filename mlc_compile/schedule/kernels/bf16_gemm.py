@@ -46,7 +46,7 @@ class Tile:
 
     @classmethod
     def of(cls, target: Target, codec: Int4, n: int) -> "Tile":
-        """Four loads make four products, any other shape loads more. Panels as large as is good."""
+        """Four loads make four products, any other shape loads more; panels by `most_for`."""
         tile = cls(strips=most_for(target, KNOBS["strips"], cls().panel_bytes(codec.k), codec.k))
         return tile if tile.takes(n) else cls()
 

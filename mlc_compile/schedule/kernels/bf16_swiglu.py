@@ -41,7 +41,7 @@ class Tile:
 
     @classmethod
     def of(cls, target: Target, k: int) -> "Tile":
-        """Panels as large as is good."""
+        """Panels as large as `most_for` says."""
         return cls(outputs=most_for(target, KNOBS["outputs"], cls().panel_bytes(k), k))
 
     @classmethod

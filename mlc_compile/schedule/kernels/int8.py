@@ -25,7 +25,6 @@ from mlc_compile.target import Target
 
 STEPS: Final = GROUP // DEPTH  # dot products a group
 WORDS: Final = STEPS // 2  # words of codes a group: each holds two steps
-LINE: Final = 16  # int32 of a cache line
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +35,15 @@ class Sweep:
     chains: int = 2  # independent sums of a group: 1 or 2
     pairs: int = 1  # pairs of groups in the body of the loop
     ahead: int = 0  # pairs of groups by which w is asked for before it is read; 0: it is not
-    level: int = 2  # of the cache that it is asked to: 1 or 2
+    cache: int = 2  # that it is asked into: L1 or L2
 
     @classmethod
     def space(cls, codec: Int4, target: Target, *, swiglu: bool = False) -> "Space[Sweep]":
         """Bodies of the loop are whole, and a thread's streams are not more than there are."""
-        joined = 2 if swiglu else 1
-        blocks, pairs = codec.blocks // joined, codec.k // GROUP // 2
+        blocks, pairs = codec.blocks // joined_rows(swiglu), codec.k // GROUP // 2
 
         def valid(sweep: Sweep) -> bool:
-            asked = sweep.ahead > 0 or sweep.level == 2
+            asked = sweep.ahead > 0 or sweep.cache == 2
             return asked and sweep.streams <= blocks and pairs % sweep.pairs == 0
 
         return Space(cls.of(codec, target, swiglu=swiglu), SWEEPS, valid)
@@ -58,15 +56,15 @@ class Sweep:
         decodes 1.3 times as fast when it asks for weights ahead, and 1.15 times that in eight
         streams. On Zen 4 asking makes it 1.2 to 2 times as slow.
         """
-        joined = 2 if swiglu else 1
-        blocks, pairs = codec.blocks // joined, codec.k // GROUP // 2
+        joined, pairs = joined_rows(swiglu), codec.k // GROUP // 2
+        blocks = codec.blocks // joined
         streams = _most(SWEEPS["streams"], min(target.streams // joined, blocks))
         asked = streams * joined * 4 * pair_words(codec.scale_dtype)
         ahead = _most(SWEEPS["ahead"], target.ask_bytes // asked)
         longest = max(1, 2 // streams) if ahead else 4
         body = next(n for n in (4, 2, 1) if n <= longest and pairs % n == 0)
-        level = 1 if ahead and streams > 1 else 2  # of several streams little is on its way
-        return cls(streams=streams, pairs=body, ahead=ahead, level=level)
+        cache = 1 if ahead and streams > 1 else 2  # of each of several little is on its way
+        return cls(streams=streams, pairs=body, ahead=ahead, cache=cache)
 
 
 SWEEPS: Final = {
@@ -74,7 +72,7 @@ SWEEPS: Final = {
     "chains": (1, 2),
     "pairs": (1, 2, 4, 8),
     "ahead": (0, 2, 4, 8, 16, 32, 64, 128),
-    "level": (1, 2),
+    "cache": (1, 2),
 }
 
 
@@ -94,7 +92,7 @@ def gemv(
     y[1, 1, n/2] is silu(gate) * up (+ residual): a block of each is summed side by side.
     """
     assert not swiglu or n % (2 * ROWS) == 0, "SwiGLU takes two halves of whole blocks"
-    joined = 2 if swiglu else 1
+    joined = joined_rows(swiglu)
     outputs, half = n // joined, codec.blocks // joined
     sweep = sweep or Sweep()
     with v.kernel() as builder:
@@ -102,15 +100,6 @@ def gemv(
         parts = codec.arguments()
         base = v.argument("residual", (1, 1, outputs)) if residual else None
         y = v.argument("y", (1, 1, outputs))
-
-        def quantized() -> Quantized:
-            x = Quantized(
-                codes=v.workspace((1, codec.k // 4), "int32"),
-                scales=v.workspace((1, codec.k // GROUP)),
-                offsets=v.workspace((1, codec.k // GROUP), "int32"),
-            )
-            quantize_row(feed, inputs, 0, x, (0,))
-            return x
 
         def multiply(x: Quantized, first: list[Expr]) -> None:
             blocks = [block + part * half for block in first for part in range(joined)]
@@ -122,20 +111,36 @@ def gemv(
                     v.store(v.silu(v.load(*sums, 0)) * up, *sums, 0)
                 v.put_rows(*sums, y, (0, 0), block * ROWS, outputs, base)
 
-        if sweep.streams == 1:
+        if sweep.streams == 1:  # a row block need not know what else its thread reads
             with v.every_thread(half):
-                x = quantized()
+                x = _quantized(codec, feed, inputs)
                 with T.parallel(0, half) as block:
                     multiply(x, [block])
         else:
             with v.share_of(half) as (start, end):
-                x = quantized()
+                x = _quantized(codec, feed, inputs)
                 each = v.kept((end - start) // sweep.streams)
                 with T.serial(0, each) as i:
                     multiply(x, [start + stream * each + i for stream in range(sweep.streams)])
                 with T.serial(start + sweep.streams * each, end) as block:
                     multiply(x, [block])
     return builder.get()
+
+
+def joined_rows(swiglu: bool) -> int:
+    """Rows of w that make an output."""
+    return 2 if swiglu else 1
+
+
+def _quantized(codec: Int4, feed: Feed, inputs: list[Buffer]) -> Quantized:
+    """The row of x, in scratch memory of the thread."""
+    x = Quantized(
+        codes=v.workspace((1, codec.k // 4), "int32"),
+        scales=v.workspace((1, codec.k // GROUP)),
+        offsets=v.workspace((1, codec.k // GROUP), "int32"),
+    )
+    quantize_row(feed, inputs, 0, x, (0,))
+    return x
 
 
 def _most(choices: Iterable[int], most: int) -> int:
@@ -163,19 +168,13 @@ def _sums(
         with T.serial(0, groups // 2 // sweep.pairs) as body:  # as they lie in memory
             for pair in (body * sweep.pairs + i for i in range(sweep.pairs)):
                 if sweep.ahead:
-                    ask(codec, parts, blocks, pair + sweep.ahead, sweep.level)
+                    for block in blocks:
+                        codec.ask(parts, block, pair + sweep.ahead, cache=sweep.cache)
                 add(2 * pair)
                 add(2 * pair + 1)
     if groups % 2:
         add(groups - 1)
     return acc
-
-
-def ask(codec: Int4, parts: list[Buffer], blocks: list[Expr], pair: Index, level: int = 2) -> None:
-    """Ask for a pair of groups of each block; past a block's last pair the next one lies."""
-    for block in blocks:
-        for word in range(0, pair_words(codec.scale_dtype), LINE):
-            v.prefetch(parts[0], block, pair, word, level=level)
 
 
 def _dot_group(

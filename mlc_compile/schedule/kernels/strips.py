@@ -14,7 +14,6 @@ from tvm.tirx.script import builder as T
 
 from mlc_compile.layout import GROUP, ROWS
 from mlc_compile.schedule.kernels import vector as v
-from mlc_compile.schedule.kernels.int8 import ask
 from mlc_compile.schedule.kernels.quantize import Quantized
 from mlc_compile.schedule.kernels.vector import Buffer, Expr, Index
 from mlc_compile.schedule.kernels.weights import Int4
@@ -129,7 +128,8 @@ def _ask_next(
         pair = step * ahead + i
         with T.If(pair < pairs), T.Then():
             place = pair if parts == 1 else (part + 1) * pairs + pair
-            ask(codec, weights, following, place)
+            for block in following:
+                codec.ask(weights, block, place)
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,7 @@ class Block:
                 self.unit.load(number, buffer, *index)
 
     def add(self, a: Sequence[Place], b: Sequence[Place], *, passing: bool = False) -> None:
-        """The products of m tiles with n, which may be `passing`."""
+        """Add the products of m tiles with n; `passing` is said of all of them."""
         for number, (buffer, index) in enumerate([*a, *b], self._of_a.start):
             self.unit.load(number, buffer, *index, passing=passing)
         for i, left in enumerate(self._of_a):

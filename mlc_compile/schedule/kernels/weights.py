@@ -69,6 +69,11 @@ class Int4:
         held = v.load(parts[0], block, group // 2, self._scales(group), lanes=words)
         return v.to_f32(tirx.reinterpret(f"{self.scale_dtype}x{ROWS}", held))
 
+    def ask(self, parts: list[Buffer], block: Index, pair: Index, *, cache: int = 2) -> None:
+        """Ask for a pair of groups; past a block's last pair the next block's lie."""
+        for word in range(0, pair_words(self.scale_dtype), v.LINE_BYTES // 4):
+            v.prefetch(parts[0], block, pair, word, cache=cache)
+
     def each(
         self, parts: list[Buffer], block: Index, group: Index, use: Callable[[int, Expr], None]
     ) -> None:

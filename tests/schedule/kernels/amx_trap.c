@@ -155,7 +155,7 @@ static int step(const greg_t *regs, const uint8_t *code) {
   Place p = place_of(regs, modrm, x, b);
   if (opcode == 0x49 && prefix == NONE && reg == 0)
     configure(p.start);
-  else if (opcode == 0x4B && (prefix == PF2 || prefix == P66) && p.has_sib) /* or for data that passes */
+  else if (opcode == 0x4B && (prefix == PF2 || prefix == P66) && p.has_sib) /* P66: TILELOADDT1 */
     load(reg, p);
   else if (opcode == 0x4B && prefix == PF3 && p.has_sib)
     store(reg, p);

@@ -111,8 +111,3 @@ def largest_workspace(func):
 
     visit(func.body, note)
     return max(sizes)
-
-
-def room_of(target, k):
-    """Bytes of the L2 cache for a panel: little where 512 rows of x take no more than half."""
-    return target.l2_bytes / (8 if 512 * 2 * k <= target.l2_bytes / 2 else 2)

@@ -25,7 +25,7 @@ LEVELS = {  # float16 pages become calls of a function where no instruction conv
     "cpu-x86-64-v2": "float32",
     "cpu-x86-64-v3": "float16",
     "cpu-x86-64-v4": "float16",
-    "cpu-sapphirerapids": "float16",  # four key heads side by side
+    "cpu-sapphirerapids": "float16",  # up to four key heads side by side
     "cpu-aarch64": "float16",
     "cpu-apple-m1": "float16",
 }

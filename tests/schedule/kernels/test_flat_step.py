@@ -163,11 +163,11 @@ def test_pages_are_split_where_cores_outnumber_tasks(shape, streams, cores, spli
     row = find_target("cpu-x86-64-v4")
     target = msgspec.structs.replace(row, cores=cores, streams=streams)
     tile = attention.Tile.of_step(heads.op, heads.kv, target)
-    assert (tile.splits, tile.keys) == (splits, keys)
+    assert (tile.splits, tile.key_heads) == (splits, keys)
     assert attention.Tile.space_of_step(heads.op, heads.kv, target).default == tile
     for rows in (1, None):
         of_any = attention.Tile.of(heads.op, heads.kv, target, rows)
-        assert (of_any.splits, of_any.keys) == (1, 1)
+        assert (of_any.splits, of_any.key_heads) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_key_heads_side_by_side_come_out_even_and_fit_the_registers(shape, h_q, 
     heads = shape(h_q=h_q, h_kv=h_kv, d=128)
     target = msgspec.structs.replace(find_target("cpu-x86-64-v4"), streams=8)
     tile = attention.Tile.of_step(heads.op, heads.kv, target)
-    assert tile.keys == keys
+    assert tile.key_heads == keys
     assert tile in set(attention.Tile.space_of_step(heads.op, heads.kv, target).points())
 
 
@@ -186,8 +186,8 @@ def test_key_heads_side_by_side_come_out_even_and_fit_the_registers(shape, h_q, 
 def test_key_heads_side_by_side_change_nothing(kernels, shape, dtype, keys, splits):
     """Whatever the tile else is; members of two passes, too."""
     heads = shape(h_q=8, h_kv=4, dtype=dtype)
-    side_by_side, _ = kernels(heads, keys=keys, splits=splits, heads=1, chunks=1, vectors=1)
-    alone, _ = kernels(heads, keys=1, splits=1)
+    side_by_side, _ = kernels(heads, key_heads=keys, splits=splits, heads=1, chunks=1, vectors=1)
+    alone, _ = kernels(heads, key_heads=1, splits=1)
     for length in (0, 31, 32, 127, 300):
         token = Token(heads, length)
         (o, k, v), (o1, k1, v1) = side_by_side(token), alone(token)

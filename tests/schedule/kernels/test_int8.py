@@ -3,8 +3,10 @@
 import msgspec
 import numpy as np
 import pytest
+import tvm
 
 from mlc_compile import ops
+from mlc_compile.emit.cpu import code_generation, tvm_target
 from mlc_compile.layout import GROUP
 from mlc_compile.schedule.kernels import int8, int8_gemm, quantize
 from mlc_compile.schedule.kernels.dot import dot_for
@@ -159,10 +161,15 @@ READING = [
     pytest.param("float16", 64, 1, 1 << 30, int8.Sweep(ahead=128), id="no further than choices"),
     pytest.param("float16", 1024, 4, 0, int8.Sweep(streams=4, pairs=4), id="streams alone"),
     pytest.param(
-        "float16", 1024, 8, 9216, int8.Sweep(streams=8, ahead=2, level=1), id="of all streams"
+        "float16", 1024, 8, 9216, int8.Sweep(streams=8, ahead=2, cache=1), id="of all streams"
     ),
     pytest.param(
-        "float16", 1024, 64, 9216, int8.Sweep(streams=8, ahead=2, level=1), id="as many as blocks"
+        "float16",
+        1024,
+        64,
+        9216,
+        int8.Sweep(streams=8, ahead=2, cache=1),
+        id="no more streams than choices",
     ),
 ]
 
@@ -182,10 +189,15 @@ def test_weights_are_read_as_the_target_says(weights, dtype, k, streams, ask_byt
     assert set(space.points()) == set(int8.Sweep.space(codec, _reading(1, 0)).points())
 
 
+def test_there_are_no_more_streams_than_blocks(weights):
+    for n, streams in ((128, 8), (64, 4), (48, 2), (16, 1)):
+        assert int8.Sweep.of(weights(n, 1024).codec, _reading(8, 0)).streams == streams
+
+
 def test_gate_and_up_are_two_streams(weights):
     codec, target = weights(256, 1024).codec, _reading(8, 9216)
     sweep = int8.Sweep.of(codec, target, swiglu=True)
-    assert sweep == int8.Sweep(streams=4, ahead=2, level=1)
+    assert sweep == int8.Sweep(streams=4, ahead=2, cache=1)
     assert int8.Sweep.space(codec, target, swiglu=True).default == sweep
 
 
@@ -193,10 +205,24 @@ def test_gate_and_up_are_two_streams(weights):
 @pytest.mark.parametrize("cache", [1, 2])
 def test_asking_beyond_the_weights_changes_nothing(compile_kernel, weights, gated, cache):
     matrix, row = weights(32, 64), find_target("cpu")
-    far, near = int8.Sweep(ahead=128, level=cache), int8.Sweep()
+    far, near = int8.Sweep(ahead=128, cache=cache), int8.Sweep()
     gemvs = [Gemv(compile_kernel, matrix, row, gated=gated, sweep=sweep) for sweep in (far, near)]
     inputs = gemvs[0].inputs(np.random.default_rng(17))
     np.testing.assert_array_equal(*(gemv(inputs) for gemv in gemvs))
+
+
+@pytest.mark.parametrize(("cache", "instruction"), [(1, "prefetcht0"), (2, "prefetcht1")])
+def test_weights_are_asked_into_the_cache_that_is_said(weights, cache, instruction):
+    """Of every pair of groups 9 lines, in each of 2 streams and in what is left over."""
+    target, matrix = find_target("cpu-x86-64-v4"), weights(320, 1024)
+    sweep = int8.Sweep(streams=2, ahead=4, cache=cache)
+    feed = quantize.FEEDS["plain"](1024, NORM_EPS)
+    func = int8.gemv(matrix.codec, 320, feed, dot_for(target), sweep)
+    module = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    with code_generation():
+        text = tvm.compile(module, target=tvm_target(target)).mod.inspect_source("asm")
+    asked = [line.split()[0] for line in text.splitlines() if "prefetch" in line]
+    assert asked == [instruction] * 9 * (2 + 1)
 
 
 @pytest.mark.parametrize("streams", [2, 4, 8])
@@ -206,10 +232,10 @@ def test_streams_take_each_row_once_and_to_the_same_bits(
 ):
     """Fewer blocks than streams, whole streams, and with blocks left over of each share."""
     matrix, row = weights(n, 160), find_target("cpu")
-    apart, alone = int8.Sweep(streams=streams, ahead=2, level=1), int8.Sweep()
+    abreast, alone = int8.Sweep(streams=streams, ahead=2, cache=1), int8.Sweep()
     gemvs = [
         Gemv(compile_kernel, matrix, row, residual=True, gated=gated, sweep=sweep)
-        for sweep in (apart, alone)
+        for sweep in (abreast, alone)
     ]
     random = np.random.default_rng(18)
     inputs = gemvs[0].inputs(random)

@@ -27,7 +27,6 @@ from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.quantize import LEAST, magnitude_bits, nearest
 from mlc_compile.schedule.kernels.vector import LANES, Buffer, Expr, Index
 
-LINE: Final = 64  # bytes of a cache line
 FLOAT_BYTES: Final = 4
 
 Row = Callable[[Index], Expr]  # column -> the float32 vector of a row that begins there
@@ -119,7 +118,7 @@ class Cache:
     def _ask(self, pages: Buffer, at: Place, share: Index, shares: int) -> None:
         # Elements, from a page's first. Scales are the hardware's to guess: they come next.
         each = -(-self.kv.page * self.kv.head_dim // shares)
-        for start in range(0, each, LINE // np.dtype(self.kv.dtype).itemsize):
+        for start in range(0, each, v.LINE_BYTES // np.dtype(self.kv.dtype).itemsize):
             v.prefetch(pages, at.layer, at.page, at.head, 0, share * each + start)
 
     @property

@@ -38,7 +38,7 @@ class Heads:
 
     @classmethod
     def of(cls, a: Attention, target: Target, k: int) -> "Heads":
-        """Panels as large as is good."""
+        """Panels as large as `most_for` says."""
         return cls(heads=most_for(target, KNOBS["heads"], cls().panel_bytes(a, k), k))
 
     @classmethod

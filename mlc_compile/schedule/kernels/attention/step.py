@@ -25,14 +25,15 @@ LEAST: Final = 4  # pages of a key head that are worth a task of their own
 def step(a: Attention, kv: FlatKV, target: Target, tile: Tile | None = None) -> tirx.PrimFunc:
     """qkv, gamma_q[d], gamma_k[d], angles[1, d], cache, layer -> o[1, 1, h_q d].
 
-    A task owns `tile.keys` key heads, or with `tile.splits` a run of their pages (Flash-Decoding,
-    Dao et al. 2023): where there are more cores than such tasks, and pages enough. The last
-    run's task alone writes those heads' keys and values, and alone reads them, so no thread waits
-    for another. What the runs found is merged by the caller's thread: it is little.
+    A task owns `tile.key_heads` key heads, or with `tile.splits` a run of their pages
+    (Flash-Decoding, Dao et al. 2023): where there are more cores than such tasks, and pages
+    enough. The last run's task alone writes those heads' keys and values, and alone reads them,
+    so no thread waits for another. What the runs found is merged by the caller's thread: it is
+    little.
     """
     per_key = a.h_q // a.h_kv
     tile = tile or Tile.of_step(a, kv, target)
-    least = max(1, LEAST // tile.keys)
+    least = max(1, LEAST // tile.key_heads)
     with v.kernel() as builder:
         inputs = Inputs.declare(a, 1)
         cache = Cache.declare(kv)
@@ -41,12 +42,12 @@ def step(a: Attention, kv: FlatKV, target: Target, tile: Tile | None = None) -> 
         pages = cache.length[0] // kv.page + 1
         splits = tirx.max(tirx.min(pages // least, tile.splits), 1) if tile.splits > 1 else 1
         partial = State.make(a.h_q * tile.splits, a.d) if tile.splits > 1 else None
-        with T.parallel(0, a.h_kv // tile.keys * splits) as task:
-            head, run = task // splits * tile.keys, task % splits
+        with T.parallel(0, a.h_kv // tile.key_heads * splits) as task:
+            head, run = task // splits * tile.key_heads, task % splits
             walk = Walk.begin(cache, layer, head, per_key, tile)
-            with _only(run == splits - 1, tile), T.serial(0, tile.keys) as key:
+            with _only(run == splits - 1, tile), T.serial(0, tile.key_heads) as key:
                 append_token(inputs, 0, head + key, cache, layer)
-            with T.serial(0, tile.keys * per_key) as g:
+            with T.serial(0, tile.key_heads * per_key) as g:
                 inputs.query(0, head * per_key + g, walk.q, (g,))
                 _scale(walk.q, g, a.d)
                 walk.state.reset(g)
@@ -55,7 +56,7 @@ def step(a: Attention, kv: FlatKV, target: Target, tile: Tile | None = None) -> 
             with T.serial(0, blocks) as b, T.serial(0, per_key // tile.heads) as group:
                 positions = [cache.length[0]] * tile.heads
                 walk.fold(group * tile.heads, positions, start + b * tile.pages, end)
-            with T.serial(0, tile.keys * per_key) as g:
+            with T.serial(0, tile.key_heads * per_key) as g:
                 h = head * per_key + g
                 if partial is None:
                     walk.state.finish(g, o, (0, 0), h * a.d)

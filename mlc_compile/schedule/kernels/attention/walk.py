@@ -19,7 +19,7 @@ class Walk:
     """A task's queries, and all that it knows of them so far.
 
     Members of a pass are neighbors among the rows of `q` and of the state, those of each of
-    `tile.keys` key heads for themselves.
+    `tile.key_heads` key heads for themselves.
     """
 
     cache: Cache
@@ -27,25 +27,27 @@ class Walk:
     head: Index  # the first of the key heads whose keys and values they are
     tile: Tile
     rows: int  # of each key head
-    q: Buffer  # [keys · rows, d], times `scale_of(d)`
+    q: Buffer  # [key_heads · rows, d], times `scale_of(d)`
     state: State
-    scores: Buffer  # [keys · members, tokens of a block]: of one pass; then they become weights
-    factors: Buffer  # [keys · members]: what the pass multiplies by all that was before
+    scores: (
+        Buffer  # [key_heads · members, tokens of a block]: of one pass; then they become weights
+    )
+    factors: Buffer  # [key_heads · members]: what the pass multiplies by all that was before
 
     @classmethod
     def begin(cls, cache: Cache, layer: Index, head: Index, rows: int, tile: Tile) -> "Walk":
         """In scratch memory, for `rows` queries of each key head that are still to be written."""
-        kv, keys = cache.kv, tile.keys
+        kv, heads = cache.kv, tile.key_heads
         return cls(
             cache=cache,
             layer=layer,
             head=head,
             tile=tile,
             rows=rows,
-            q=v.workspace((keys * rows, kv.head_dim)),
-            state=State.make(keys * rows, kv.head_dim),
-            scores=v.workspace((keys * tile.members, tile.pages * kv.page)),
-            factors=v.workspace((keys * tile.members,)),
+            q=v.workspace((heads * rows, kv.head_dim)),
+            state=State.make(heads * rows, kv.head_dim),
+            scores=v.workspace((heads * tile.members, tile.pages * kv.page)),
+            factors=v.workspace((heads * tile.members,)),
         )
 
     def fold(self, row: Index, positions: Sequence[Expr], start: Expr, end: Expr) -> None:
@@ -56,7 +58,7 @@ class Walk:
         """
         count = tirx.min(end - start, self.tile.pages)
         self._score(row, positions, start, count)
-        for key in range(self.tile.keys):
+        for key in range(self.tile.key_heads):
             self._raise(key, row, count)
             self._soften(key, row, start, count)
         self._weigh(row, positions[-1], start, end)
@@ -75,12 +77,12 @@ class Walk:
 
     def _score(self, row: Index, positions: Sequence[Expr], start: Expr, count: Expr) -> None:
         """scores = q . k, masked where a token is later than the member's."""
-        chunks, members, keys = self.tile.chunks, self.tile.members, self.tile.keys
+        chunks, members, heads = self.tile.chunks, self.tile.members, self.tile.key_heads
         with T.serial(0, count) as p, T.serial(0, self._page // (chunks * LANES)) as part:
-            at = [self._place(start + p, key) for key in range(keys)]
+            at = [self._place(start + p, key) for key in range(heads)]
             sums = self._products(row, at, part)
             places = [
-                (g, c, sums[g * chunks + c]) for g in range(keys * members) for c in range(chunks)
+                (g, c, sums[g * chunks + c]) for g in range(heads * members) for c in range(chunks)
             ]
             for g, c, held in places:
                 scale = self.cache.key_scales(at[g // members], part * chunks + c)
@@ -100,12 +102,12 @@ class Walk:
     def _products(self, row: Index, at: list[Place], part: Index) -> v.Registers:
         """q . k of each member and of `chunks` vectors of the page's keys, those of `part`."""
         tile, d = self.tile, self.state.d
-        each, steps = tile.keys * tile.members * tile.chunks, d // tile.chains
+        each, steps = tile.key_heads * tile.members * tile.chunks, d // tile.chains
         sums = v.Registers.make(each * tile.chains)
         sums.clear()
         with T.serial(0, steps) as step:
             for chain, (key, place) in product(range(tile.chains), enumerate(at)):
-                j, first = step * tile.chains + chain, chain * each + key * (each // tile.keys)
+                j, first = step * tile.chains + chain, chain * each + key * (each // tile.key_heads)
                 held = [
                     self.cache.keys(place, j, part * tile.chunks + c) for c in range(tile.chunks)
                 ]
@@ -124,7 +126,7 @@ class Walk:
     def _raise(self, key: int, row: Index, count: Expr) -> None:
         """Take the scores into the maxima; `factors` is what that makes of all before."""
         members, chunks, state = self.tile.members, self._page // LANES, self.state
-        first, row = key * members, self._row(key, row)
+        first, own = key * members, self._row(key, row)
         with T.serial(0, members) as g:
             peak = v.local(1)
             v.clear(peak, 1, MASKED)
@@ -135,34 +137,34 @@ class Walk:
             v.put(v.largest(peak, 0), self.factors, first + g)
         lanes = v.lanes_for(members)
         for g in range(0, members, lanes):
-            old = v.load(state.top, row + g, lanes=lanes)
+            old = v.load(state.top, own + g, lanes=lanes)
             top = v.local(1, lanes)
             peaks = v.load(self.factors, first + g, lanes=lanes)
             v.store(tirx.max(old, peaks), top, 0, 0, lanes=lanes)
             fall = old - v.load(top, 0, 0, lanes=lanes)
             v.store(v.exp2(fall, lanes), self.factors, first + g, lanes=lanes)
-            v.store(v.load(top, 0, 0, lanes=lanes), state.top, row + g, lanes=lanes)
+            v.store(v.load(top, 0, 0, lanes=lanes), state.top, own + g, lanes=lanes)
 
     def _soften(self, key: int, row: Index, start: Expr, count: Expr) -> None:
         """Turn scores into weights, and add those up."""
         state, chunks = self.state, self._page // LANES
-        first, row = key * self.tile.members, self._row(key, row)
+        first, own = key * self.tile.members, self._row(key, row)
         with T.serial(0, self.tile.members) as g:
             mass = v.local(1)
             factor = v.splat(self.factors[first + g])
-            v.store(v.load(state.mass, row + g, 0) * factor, mass, 0, 0)
+            v.store(v.load(state.mass, own + g, 0) * factor, mass, 0, 0)
             with T.serial(0, count) as p:
                 at = self._place(start + p, key)
                 for c in range(chunks):
                     column = p * self._page + c * LANES
                     weight = v.local(1)
                     score = v.load(self.scores, first + g, column)
-                    v.store(v.exp2(score - v.splat(state.top[row + g])), weight, 0, 0)
+                    v.store(v.exp2(score - v.splat(state.top[own + g])), weight, 0, 0)
                     v.accumulate(mass, 0, v.load(weight, 0, 0))
                     scale = self.cache.value_scales(at, c)
                     kept = v.load(weight, 0, 0)
                     v.store(kept if scale is None else kept * scale, self.scores, first + g, column)
-            v.store(v.load(mass, 0, 0), state.mass, row + g, 0)
+            v.store(v.load(mass, 0, 0), state.mass, own + g, 0)
 
     def _weigh(self, row: Index, position: Expr, start: Expr, end: Expr) -> None:
         """out = out · factor + weights · values, `vectors` of each member's at a time.
@@ -172,14 +174,14 @@ class Walk:
         tile, d = self.tile, self.state.d
         width = v.lanes_for(d) * tile.vectors
         with T.serial(0, d // width) as strip:
-            outs = [self._columns(key, row, strip) for key in range(tile.keys)]
+            outs = [self._columns(key, row, strip) for key in range(tile.key_heads)]
             for out in outs:
                 out.load(self.factors)
             with T.serial(0, tirx.min(end - start, tile.pages)) as p:
                 number = start + p
-                at = [self._place(number, key) for key in range(tile.keys)]
+                at = [self._place(number, key) for key in range(tile.key_heads)]
                 after = tirx.min(number + tile.pages, self.cache.length[0] // self._page)
-                following = [self._place(after, key) for key in range(tile.keys)]
+                following = [self._place(after, key) for key in range(tile.key_heads)]
                 seen = tirx.min(position + 1 - number * self._page, self._page)
                 with T.serial(0, seen) as t:
                     for out, place in zip(outs, at, strict=True):
@@ -197,7 +199,15 @@ class Walk:
         columns = [strip * (lanes * vectors) + c * lanes for c in range(vectors)]
         sums = v.Registers.make(members * vectors, lanes=lanes)
         first = key * members
-        return _Strip(self.state.out, self._row(key, row), first, members, columns, lanes, sums)
+        return _Strip(
+            out=self.state.out,
+            row=self._row(key, row),
+            first=first,
+            members=members,
+            columns=columns,
+            lanes=lanes,
+            sums=sums,
+        )
 
 
 @dataclass(frozen=True, slots=True)
