@@ -287,7 +287,9 @@ def test_an_interrupt_leaves_nothing_half_done(nano_checkpoint, tmp_path, stage)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
-    assert err == "interrupted\n"
+    *others, last = err.splitlines()
+    assert last == "interrupted"
+    assert all("BlockBuilder destroyed" in line for line in others)  # TVM's own, on what it builds
     whole = {"weights": set(), "cpu": {"weights"}}[stage]  # what was finished before it
     assert {path.split("/")[1] for path in left_in(tmp_path) - {HOME}} == whole
     assert (HOME in left_in(tmp_path)) == bool(whole)
