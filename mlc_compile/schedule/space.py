@@ -5,7 +5,7 @@ takes, so that what is searched is what is built. A record holds it as a dict.
 """
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from random import Random
@@ -16,6 +16,12 @@ from mlc_compile.records.record import canonical
 P = TypeVar("P")  # a frozen dataclass of int fields
 
 VERSION: Final = 1  # of all spaces: to be raised when a knob comes to mean something else
+
+
+def most_up_to(choices: Iterable[int], limit: int) -> int:
+    """The largest of `choices` that is no more than `limit`; if none is, the least of all."""
+    choices = tuple(choices)
+    return max((n for n in choices if n <= limit), default=min(choices))
 
 
 @dataclass(frozen=True, slots=True)

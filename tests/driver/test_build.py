@@ -270,6 +270,14 @@ def test_a_file_that_cannot_grow_is_the_machine_s_fault(nano_checkpoint, tmp_pat
     assert left_in(tmp_path) == set()
 
 
+# TVM's own, which its destructor prints when an interrupt finds a block half built.
+TVM_WARNING = re.compile(
+    r"^\[[\d:]+\] \S+/block_builder\.cc:\d+: Warning: "
+    r"BlockBuilder destroyed with remaining blocks!\n",
+    re.MULTILINE,
+)
+
+
 @pytest.mark.parametrize("stage", ["weights", "cpu"])
 def test_an_interrupt_leaves_nothing_half_done(nano_checkpoint, tmp_path, stage):
     command = [sys.executable, "-m", "mlc_compile", "build", nano_checkpoint, "-o", tmp_path]
@@ -287,9 +295,8 @@ def test_an_interrupt_leaves_nothing_half_done(nano_checkpoint, tmp_path, stage)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
-    *others, last = err.splitlines()
-    assert last == "interrupted"
-    assert all("BlockBuilder destroyed" in line for line in others)  # TVM's own, on what it builds
+    said = TVM_WARNING.sub("", err) if stage == "cpu" else err  # the weights are not TVM's work
+    assert said == "interrupted\n"
     whole = {"weights": set(), "cpu": {"weights"}}[stage]  # what was finished before it
     assert {path.split("/")[1] for path in left_in(tmp_path) - {HOME}} == whole
     assert (HOME in left_in(tmp_path)) == bool(whole)

@@ -30,7 +30,7 @@ def test_a_reader_looks_at_both_ends_of_its_halves(place: int) -> None:
         assert not read(ctypes.addressof(buffer), 4096)
     buffer[place] = 0
     for read in readers():
-        assert read(ctypes.addressof(buffer), 4096) or (place, buffer.raw[0]) == (0, 0)
+        assert read(ctypes.addressof(buffer), 4096)
 
 
 def test_memory_is_given_back() -> None:

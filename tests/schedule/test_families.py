@@ -1,7 +1,8 @@
 """Every knob of every family: another point is another order of work, and the same results.
 
 int8 kernels sum integers exactly and scale a group at a time in the same order, so their
-results are the default's bits. In float32 a dozen sums of k terms may come in another order.
+results are the default's bits. In float32 a dozen sums of k terms may come in another order; on
+tiles the width of a strip decides in which of two orders a row of w adds its groups.
 Attention on tiles rounds weights to 8 bits, from one maximum of the scores or another: two
 roundings of half a unit of what is summed, of which the largest result is a measure.
 """

@@ -22,6 +22,7 @@ from mlc_compile.schedule.kernels.bf16 import PAIRS, pair
 from mlc_compile.schedule.kernels.tiles import Block, Place
 from mlc_compile.schedule.kernels.vector import LANES, Buffer, Expr, Index
 from mlc_compile.schedule.kernels.weights import Int4
+from mlc_compile.schedule.space import most_up_to
 from mlc_compile.target import Target
 
 WORDS: Final = PAIRS // 4  # packed words of a group, for each row: four pairs of codes in one
@@ -38,9 +39,8 @@ def most_for(target: Target, counts: Iterable[int], each: int, k: int) -> int:
     prompts are 1.02 times as fast as with a half on Emerald Rapids. Else x comes from the next
     cache once a panel, so they take the half.
     """
-    counts = sorted(counts)
     room = target.l2_bytes // (8 if 2 * (2 * PROMPT * k) <= target.l2_bytes else 2)
-    return max((n for n in counts if n * each <= room), default=counts[0])
+    return most_up_to(counts, room // each)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ row of x, quantizing it in every thread (cheaper than a barrier), and may end in
 many rows there is `int8_gemm`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,7 +20,7 @@ from mlc_compile.schedule.kernels.dot import DEPTH, DotProduct
 from mlc_compile.schedule.kernels.quantize import Feed, Quantized, quantize_row
 from mlc_compile.schedule.kernels.vector import Buffer, Expr, Index
 from mlc_compile.schedule.kernels.weights import Int4
-from mlc_compile.schedule.space import Space
+from mlc_compile.schedule.space import Space, most_up_to
 from mlc_compile.target import Target
 
 STEPS: Final = GROUP // DEPTH  # dot products a group
@@ -58,9 +58,9 @@ class Sweep:
         """
         joined, pairs = joined_rows(swiglu), codec.k // GROUP // 2
         blocks = codec.blocks // joined
-        streams = _most(SWEEPS["streams"], min(target.streams // joined, blocks))
+        streams = most_up_to(SWEEPS["streams"], min(target.streams // joined, blocks))
         asked = streams * joined * 4 * pair_words(codec.scale_dtype)
-        ahead = _most(SWEEPS["ahead"], target.ask_bytes // asked)
+        ahead = most_up_to(SWEEPS["ahead"], target.ask_bytes // asked)
         longest = max(1, 2 // streams) if ahead else 4
         body = next(n for n in (4, 2, 1) if n <= longest and pairs % n == 0)
         cache = 1 if ahead and streams > 1 else 2  # of each of several little is on its way
@@ -141,11 +141,6 @@ def _quantized(codec: Int4, feed: Feed, inputs: list[Buffer]) -> Quantized:
     )
     quantize_row(feed, inputs, 0, x, (0,))
     return x
-
-
-def _most(choices: Iterable[int], most: int) -> int:
-    """The largest of `choices` up to `most`, or the least of them."""
-    return max((n for n in choices if n <= most), default=min(choices))
 
 
 def _sums(

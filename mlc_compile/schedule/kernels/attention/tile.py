@@ -67,7 +67,8 @@ class Tile:
     ) -> "Tile":
         """As many members as the registers let share a vector, and then as many vectors."""
         room = _Room.of(target, LANES)
-        tokens, heads = _shape(a.h_q // a.h_kv, room.members, rows)
+        most = max((n for n in range(1, MEMBERS + 1) if room.fits(n, 1)), default=1)
+        tokens, heads = _shape(a.h_q // a.h_kv, most, rows)
         members, chunks = key_heads * tokens * heads, chunks_of(kv)
         held = room.most(_divisors(chunks), members)
         chains = -(-SUMS // (members * held * room.each))
@@ -93,13 +94,11 @@ class Tile:
         streams a head. Emerald Rapids decodes 1.1 times as fast with four heads at a time, 4096
         tokens of float16 before.
         """
-        room = _Room.of(target, LANES)
-        _, heads = _shape(a.h_q // a.h_kv, room.members, 1)
-        most = max(1, target.streams // 2)
+        room, alone = _Room.of(target, LANES), cls.of(a, kv, target, 1)
 
         def fit(key_heads: int) -> bool:
-            sums = room.fits(key_heads * heads, 2)  # two each: a page has two vectors of scores
-            return key_heads <= most and a.h_kv % key_heads == 0 and sums
+            sums = room.fits(key_heads * alone.heads, 2)  # two each: vectors of a page's scores
+            return 2 * key_heads <= target.streams and a.h_kv % key_heads == 0 and sums
 
         key_heads = max((n for n in TILES["key_heads"] if fit(n)), default=1)
         splits = -(-target.cores * key_heads // a.h_kv)
@@ -156,11 +155,6 @@ class _Room:
         """
         sums, shared = members * vectors * self.each, vectors * self.each if members > 1 else 1
         return sums + shared + 1 <= self.registers
-
-    @property
-    def members(self) -> int:
-        """The most queries that share a vector."""
-        return max((n for n in range(1, MEMBERS + 1) if self.fits(n, 1)), default=1)
 
     def most(self, counts: Iterable[int], members: int) -> int:
         """The most vectors of those that fit; 1 if none does."""

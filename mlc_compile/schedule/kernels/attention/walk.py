@@ -26,12 +26,9 @@ class Walk:
     layer: Index
     head: Index  # the first of the key heads whose keys and values they are
     tile: Tile
-    rows: int  # of each key head
     q: Buffer  # [key_heads · rows, d], times `scale_of(d)`
     state: State
-    scores: (
-        Buffer  # [key_heads · members, tokens of a block]: of one pass; then they become weights
-    )
+    scores: Buffer  # [key_heads · members, tokens of a block]: of a pass; then weights
     factors: Buffer  # [key_heads · members]: what the pass multiplies by all that was before
 
     @classmethod
@@ -43,7 +40,6 @@ class Walk:
             layer=layer,
             head=head,
             tile=tile,
-            rows=rows,
             q=v.workspace((heads * rows, kv.head_dim)),
             state=State.make(heads * rows, kv.head_dim),
             scores=v.workspace((heads * tile.members, tile.pages * kv.page)),
@@ -73,7 +69,7 @@ class Walk:
 
     def _row(self, key: int, row: Index) -> Index:
         """Of `q` and the state: a key head's row."""
-        return key * self.rows + row
+        return key * (int(self.q.shape[0]) // self.tile.key_heads) + row
 
     def _score(self, row: Index, positions: Sequence[Expr], start: Expr, count: Expr) -> None:
         """scores = q . k, masked where a token is later than the member's."""
