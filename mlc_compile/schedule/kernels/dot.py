@@ -1,23 +1,27 @@
-"""Four-wide int8 dot products by instruction set: sums i32x16 += codes u8x64 . acts i8x64.
+"""Four-wide int8 dot products by instruction set: sums of 16 rows += codes u8x64 . acts i8x64.
 
 A lane holds four consecutive k of one row, so one step covers 16 rows and 4 k. Codes are
 0..15 and activations -127..127, so nothing saturates, and codes may count as signed where
 an instruction wants that. An instruction with a `zero` takes weights of all 8 bits too;
-vpmaddubsw has none, as it would saturate pairs of products at 16 bits. The first entry of
-`DOTS` whose features a target requires is used; without any there is no int8 path and
-activations stay float32.
+vpmaddubsw has none, as it would saturate pairs of products at 16 bits. Those pairs are summed
+as they are over a group of k and widened once: 8 steps of 2 * 15 * 127 are 30480, and 16 bits
+hold 32767. The first entry of `DOTS` whose features a target requires is used; without any
+there is no int8 path and activations stay float32.
 
 `smmla` takes two rows of activations: it multiplies matrices, for `int8_gemm_pairs` alone.
 """
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Final
 
 from tvm import tirx
 
 from mlc_compile.layout import WIDE
 from mlc_compile.ops import NARROW, Grouping
+from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.vector import Expr
 from mlc_compile.target import Target
 
@@ -31,8 +35,36 @@ class DotProduct:
 
     feature: str
     apply: Dot
-    depth: int = DEPTH  # products that a lane of the sums takes in a step
+    depth: int = DEPTH  # products that a row takes in a step
     zero: int | None = None  # the byte for 0 in weights of 8 bits; None: INT4 codes only
+    widen: Callable[[Expr], Expr] | None = None  # sums of int16 pairs, two a row, to int32
+
+    def sums(self, count: int) -> v.Registers:
+        """`count` vectors of sums of 16 rows, for a group of k at most, all zero."""
+        dtype, lanes = self._held
+        made = v.Registers.make(count, dtype, lanes)
+        for register in range(count):
+            zero = tirx.Broadcast(tirx.IntImm(dtype, 0), lanes)
+            v.store(zero, *made[register], 0, lanes=lanes)
+        return made
+
+    def add(self, sums: v.Registers, register: int, codes: Expr, acts: Expr) -> None:
+        """One step of a vector of sums."""
+        _, lanes = self._held
+        at = sums[register]
+        v.store(self.apply(v.load(*at, 0, lanes=lanes), codes, acts), *at, 0, lanes=lanes)
+
+    def total(self, sums: v.Registers, first: int, count: int = 1) -> Expr:
+        """int32x16: `count` vectors of sums, added together."""
+        _, lanes = self._held
+        parts = [v.load(*sums[first + i], 0, lanes=lanes) for i in range(count)]
+        added = reduce(operator.add, parts)
+        return added if self.widen is None else self.widen(added)
+
+    @property
+    def _held(self) -> tuple[str, int]:
+        """What sums are kept as: type and lanes."""
+        return ("int32", v.LANES) if self.widen is None else ("int16", 2 * v.LANES)
 
 
 def dot_for(target: Target) -> DotProduct | None:
@@ -61,16 +93,24 @@ def _vpdpbusd(bits: int) -> Dot:
     return apply
 
 
-def _maddubs(bits: int, pairs_of: str, sums_of: str) -> Dot:
-    """Two instructions, bytes to pairs in int16 and pairs to int32, and an addition."""
+def _vpmaddubsw(name: str) -> Dot:
+    """An instruction, products of bytes to sums of two in int16, and an addition."""
 
     def apply(sums: Expr, codes: Expr, acts: Expr) -> Expr:
-        shorts = bits // 16
-        pairs = _intrinsic(pairs_of, f"int16x{shorts}", _bytes(codes), _bytes(acts))
-        ones = tirx.Broadcast(tirx.IntImm("int16", 1), shorts)
-        return sums + _intrinsic(sums_of, f"int32x{bits // 32}", pairs, ones)
+        return sums + _intrinsic(name, sums.ty.dtype, _bytes(codes), _bytes(acts))
 
     return apply
+
+
+def _vpmaddwd(name: str) -> Callable[[Expr], Expr]:
+    """Sums of two int16 each in int32."""
+
+    def widen(sums: Expr) -> Expr:
+        lanes = _lanes(sums)
+        ones = tirx.Broadcast(tirx.IntImm("int16", 1), lanes)
+        return _intrinsic(name, f"int32x{lanes // 2}", sums, ones)
+
+    return widen
 
 
 def _sdot(sums: Expr, codes: Expr, acts: Expr) -> Expr:
@@ -87,29 +127,34 @@ def smmla(sums: Expr, codes: Expr, acts: Expr) -> Expr:
     return _intrinsic(name, "int32x4", sums, _bytes(acts), _bytes(codes))
 
 
-def _in_halves(part: Dot) -> Dot:
+def _in_halves(part: Callable[..., Expr]) -> Callable[..., Expr]:
     """`part` on the lower and on the upper lanes, joined again."""
 
-    def apply(sums: Expr, codes: Expr, acts: Expr) -> Expr:
-        operands = (sums, codes, acts)
+    def apply(*operands: Expr) -> Expr:
         low = part(*(tirx.vectorlow(_half_type(x), x) for x in operands))
         high = part(*(tirx.vectorhigh(_half_type(x), x) for x in operands))
-        return tirx.vectorcombine(sums.ty.dtype, low, high)
+        kind = str(low.ty.dtype).rpartition("x")[0]
+        return tirx.vectorcombine(f"{kind}x{2 * _lanes(low)}", low, high)
 
     return apply
 
-
-MADDUBS_512: Final = ("llvm.x86.avx512.pmaddubs.w.512", "llvm.x86.avx512.pmaddw.d.512")
-MADDUBS_256: Final = ("llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd")
 
 ZERO_UNSIGNED: Final = 128
 ZERO_SIGNED: Final = 0
 
 DOTS: Final = (
     DotProduct("avx512_vnni", _vpdpbusd(512), zero=ZERO_UNSIGNED),
-    DotProduct("avx512bw", _maddubs(512, *MADDUBS_512)),
+    DotProduct(
+        "avx512bw",
+        _vpmaddubsw("llvm.x86.avx512.pmaddubs.w.512"),
+        widen=_vpmaddwd("llvm.x86.avx512.pmaddw.d.512"),
+    ),
     DotProduct("avx_vnni", _in_halves(_vpdpbusd(256)), zero=ZERO_UNSIGNED),
-    DotProduct("avx2", _in_halves(_maddubs(256, *MADDUBS_256))),
+    DotProduct(
+        "avx2",
+        _in_halves(_vpmaddubsw("llvm.x86.avx2.pmadd.ub.sw")),
+        widen=_in_halves(_vpmaddwd("llvm.x86.avx2.pmadd.wd")),
+    ),
     DotProduct("asimddp", _in_halves(_in_halves(_sdot)), zero=ZERO_SIGNED),
 )
 
@@ -123,10 +168,12 @@ def _intrinsic(name: str, dtype: str, *args: Expr) -> Expr:
 
 def _bytes(words: Expr, sign: str = "") -> Expr:
     """The int32 lanes of a vector as four times as many bytes."""
-    lanes = int(str(words.ty.dtype).rpartition("x")[2])
-    return tirx.reinterpret(f"{sign}int8x{4 * lanes}", words)
+    return tirx.reinterpret(f"{sign}int8x{4 * _lanes(words)}", words)
 
 
 def _half_type(value: Expr) -> str:
-    kind, _, lanes = value.ty.dtype.rpartition("x")
-    return f"{kind}x{int(lanes) // 2}"
+    return f"{value.ty.dtype.rpartition('x')[0]}x{_lanes(value) // 2}"
+
+
+def _lanes(value: Expr) -> int:
+    return int(value.ty.dtype.rpartition("x")[2])

@@ -17,7 +17,6 @@ from mlc_compile.schedule.kernels import tiles
 from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.dot import DotProduct
 from mlc_compile.schedule.kernels.tiles import TileUnit
-from mlc_compile.schedule.kernels.vector import Expr
 
 DEPTH: Final = 128  # steps: what they read of w fits the smallest L1
 ROUNDS: Final = 256
@@ -44,7 +43,7 @@ OF_TILES: Final = Sums(2, 2)  # the most products a load that eight tile registe
 def peak(tile: Sums, dot: DotProduct | None) -> tirx.PrimFunc:
     """x[DEPTH, rows], w[DEPTH, blocks, 16] -> y[TASKS, rows * blocks, 16].
 
-    Integers by `dot`, four to an int32; without it float32.
+    Integers by `dot`, four to an int32; without it float32. Sums of 16 bits wrap.
     """
     dtype = "float32" if dot is None else "int32"
     count = tile.rows * tile.blocks
@@ -53,19 +52,20 @@ def peak(tile: Sums, dot: DotProduct | None) -> tirx.PrimFunc:
         w = v.argument("w", (DEPTH, tile.blocks, v.LANES), dtype)
         y = v.argument("y", (TASKS, count, v.LANES), "float32")
         with T.parallel(0, TASKS) as task:
-            sums = v.Registers.make(count, dtype)
-            for register in range(count):
-                v.store(_splat(dot, 0), *sums[register], 0)
+            sums = v.Registers.make(count) if dot is None else dot.sums(count)
+            if dot is None:
+                sums.clear()
             with T.serial(0, ROUNDS), T.serial(0, DEPTH) as step:
                 loaded = [v.load(w, step, b, 0) for b in range(tile.blocks)]
                 for register in range(count):
                     r, b = divmod(register, tile.blocks)
-                    at = sums[register]
-                    added = _added(dot, v.load(*at, 0), loaded[b], _splat(dot, x[step, r]))
-                    v.store(added, *at, 0)
+                    if dot is None:
+                        v.accumulate(*sums[register], loaded[b] * v.splat(x[step, r]))
+                    else:
+                        dot.add(sums, register, loaded[b], v.splat_i32(x[step, r]))
             for register in range(count):
-                value = v.load(*sums[register], 0)
-                v.store(value if dot is None else v.to_f32(value), y, task, register, 0)
+                total = dot.total(sums, register) if dot else v.load(*sums[register], 0)
+                v.store(v.to_f32(total), y, task, register, 0)
     return builder.get()
 
 
@@ -94,11 +94,3 @@ def tile_peak(tile: Sums, unit: TileUnit) -> tirx.PrimFunc:
                 unit.store(number, y, task, number, 0, 0)
             unit.release()
     return builder.get()
-
-
-def _splat(dot: DotProduct | None, value: Expr) -> Expr:
-    return v.splat(value) if dot is None else v.splat_i32(value)
-
-
-def _added(dot: DotProduct | None, sums: Expr, w: Expr, x: Expr) -> Expr:
-    return sums + w * x if dot is None else dot.apply(sums, w, x)

@@ -99,7 +99,7 @@ class Gemm:
 
     def __init__(self, compile_kernel, matrix, row, grouping=NARROW, *, residual=False, **tile):
         self.matrix, self.n, self.residual = matrix, len(matrix.codes), residual
-        cut = replace(int8_gemm.Tile.of(row, matrix.codec, grouping.group), **tile)
+        cut = replace(int8_gemm.Tile.of(row, matrix.codec), **tile)
         func = int8_gemm.gemm(
             matrix.codec, self.n, dot_for(row), cut, residual=residual, grouping=grouping
         )

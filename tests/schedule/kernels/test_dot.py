@@ -3,10 +3,10 @@
 import msgspec
 import numpy as np
 import pytest
-from tvm.tirx.script import builder as T
 
 from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.dot import DOTS, dot_for
+from mlc_compile.schedule.kernels.int8 import STEPS as GROUP_STEPS
 from mlc_compile.target import find_target
 
 STEPS = 64
@@ -21,14 +21,29 @@ EXTREMES = {
 
 
 def steps(dot):
-    """sums[16] += codes[STEPS, 16 x 4] . acts[STEPS, 4], a step after the other."""
+    """sums[16] += codes[STEPS, 16 x 4] . acts[STEPS, 4], a step after the other.
+
+    All in one vector if it holds them, else a group at a time.
+    """
     with v.kernel() as builder:
         sums = v.argument("sums", (1, v.LANES), "int32")
         codes = v.argument("codes", (STEPS, v.LANES), "int32")
         acts = v.argument("acts", (STEPS,), "int32")
-        with T.serial(0, STEPS) as i:
-            one = dot.apply(v.load(sums, 0, 0), v.load(codes, i, 0), v.splat_i32(acts[i]))
-            v.store(one, sums, 0, 0)
+
+        def add(held, count, first):
+            for i in range(first, first + count):
+                dot.add(held, 0, v.load(codes, i, 0), v.splat_i32(acts[i]))
+
+        if dot.widen is None:
+            held = dot.sums(1)
+            v.store(v.load(sums, 0, 0), *held[0], 0)
+            add(held, STEPS, 0)
+            v.store(dot.total(held, 0), sums, 0, 0)
+        else:
+            for first in range(0, STEPS, GROUP_STEPS):
+                held = dot.sums(1)
+                add(held, GROUP_STEPS, first)
+                v.store(v.load(sums, 0, 0) + dot.total(held, 0), sums, 0, 0)
     return builder.get()
 
 

@@ -199,6 +199,7 @@ def test_gate_and_up_are_two_streams(weights):
     sweep = int8.Sweep.of(codec, target, swiglu=True)
     assert sweep == int8.Sweep(streams=4, ahead=2, cache=1)
     assert int8.Sweep.space(codec, target, swiglu=True).default == sweep
+    assert int8.Sweep.of(codec, _reading(1, 9216), swiglu=True) == int8.Sweep(ahead=8)
 
 
 @pytest.mark.parametrize("gated", [False, True])

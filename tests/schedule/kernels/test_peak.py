@@ -41,7 +41,11 @@ def test_integers(compile_kernel, short):
     y = np.full((3, 4, 16), np.nan, np.float32)
     run = compile_kernel(peak.peak(TILE, dot))
     got = run(x.view(np.int32)[..., 0], w.view(np.int32)[..., 0], y)[-1]
-    want = peak.ROUNDS * np.einsum("srk,sblk->rbl", x.astype(int), w.astype(int)).reshape(4, 16)
+    pairs = (a.reshape(*a.shape[:-1], 2, 2).astype(int) for a in (x, w))
+    want = peak.ROUNDS * np.einsum("srpk,sblpk->rblp", *pairs)
+    if dot.widen is not None:
+        want = want.astype(np.int16)  # its sums wrap
+    want = want.sum(axis=-1, dtype=int).reshape(4, 16)
     np.testing.assert_array_equal(got, np.broadcast_to(want, got.shape))
 
 

@@ -37,7 +37,7 @@ def test_it_takes_any_rows_and_groups(compile_kernel, weights, wide_row, n, k, d
         gemm.check(acts_of(m, k, random, grouping=grouping), random)
 
 
-@pytest.mark.parametrize("tile", [{"parts": 2}, {"parts": 4}, {"late": 0}, {"ahead": 0}, {"m": 3}])
+@pytest.mark.parametrize("tile", [{"parts": 2}, {"parts": 4}, {"ahead": 0}, {"m": 3}])
 def test_every_way_to_cut_it_is_exact(compile_kernel, weights, wide_row, tile):
     grouping = grouping_for(wide_row)
     gemm = Gemm(compile_kernel, weights(64, 512), wide_row, grouping, residual=True, **tile)
