@@ -4,6 +4,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from mlc_compile.schedule.kernels import vector as v
+from mlc_compile.schedule.kernels.elementary import silu
 
 
 def swiglu(i: int, rows: int | None) -> tirx.PrimFunc:
@@ -16,5 +17,5 @@ def swiglu(i: int, rows: int | None) -> tirx.PrimFunc:
         with v.over(m, parallel=rows is None) as row, T.serial(0, i // lanes) as j:
             gate = v.load(x, 0, row, j * lanes, lanes=lanes)
             up = v.load(x, 0, row, i + j * lanes, lanes=lanes)
-            v.store(v.silu(gate, lanes) * up, y, 0, row, j * lanes, lanes=lanes)
+            v.store(silu(gate, lanes) * up, y, 0, row, j * lanes, lanes=lanes)
     return builder.get()

@@ -19,6 +19,7 @@ from mlc_compile.schedule.kernels import tiles
 from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.bf16 import PAIRS, pair
 from mlc_compile.schedule.kernels.bf16_panels import Strips, most_for
+from mlc_compile.schedule.kernels.elementary import silu_bf16
 from mlc_compile.schedule.kernels.tiles import Block, TileUnit
 from mlc_compile.schedule.kernels.vector import Buffer, Expr, Index
 from mlc_compile.schedule.kernels.weights import Int4
@@ -93,4 +94,4 @@ def gemm(codec: Int4, n: int, unit: TileUnit, tile: Tile) -> tirx.PrimFunc:
 
 def _swiglu(sums: Buffer, strip: int, i: int, row: Index) -> Expr:
     gate, up = (v.load(sums, strip, i * HALVES + b, row, 0) for b in range(HALVES))
-    return v.silu_bf16(gate) * up
+    return silu_bf16(gate) * up

@@ -17,6 +17,7 @@ from tvm.tirx.script import builder as T
 from mlc_compile.layout import GROUP, ROWS, pair_words
 from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.dot import DEPTH, DotProduct
+from mlc_compile.schedule.kernels.elementary import silu
 from mlc_compile.schedule.kernels.quantize import Feed, Quantized, quantize_row
 from mlc_compile.schedule.kernels.vector import Buffer, Expr, Index
 from mlc_compile.schedule.kernels.weights import Int4
@@ -108,7 +109,7 @@ def gemv(
                 sums = acc[i * joined]
                 if swiglu:
                     up = v.load(*acc[i * joined + 1], 0)
-                    v.store(v.silu(v.load(*sums, 0)) * up, *sums, 0)
+                    v.store(silu(v.load(*sums, 0)) * up, *sums, 0)
                 v.put_rows(*sums, y, (0, 0), block * ROWS, outputs, base)
 
         if sweep.streams == 1:  # a row block need not know what else its thread reads

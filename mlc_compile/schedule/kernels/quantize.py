@@ -16,6 +16,7 @@ from tvm.tirx.script import builder as T
 
 from mlc_compile.ops import NARROW, Grouping
 from mlc_compile.schedule.kernels import vector as v
+from mlc_compile.schedule.kernels.elementary import silu
 from mlc_compile.schedule.kernels.norm import inverse_rms
 from mlc_compile.schedule.kernels.vector import LANES, Buffer, Expr, Index
 
@@ -88,7 +89,7 @@ def swiglu(k: int, _eps: float = 0.0) -> Feed:
     def start(buffers: list[Buffer], row: Index) -> Callable[[Index], Expr]:
         def load(at: Index) -> Expr:
             gate, up = v.load(buffers[0], 0, row, at), v.load(buffers[0], 0, row, k + at)
-            return v.silu(gate) * up
+            return silu(gate) * up
 
         return load
 

@@ -17,6 +17,7 @@ from tvm.tirx.script import builder as T
 LANES: Final = 16
 LINE_BYTES: Final = 64  # of a cache line
 F32: Final = "float32"
+WHOLE: Final = 12582912.0  # 1.5 * 2**23: adding it leaves the nearest integer in the lowest bits
 STACKED: Final = 15  # vectors of a buffer on the stack: TVM puts it there below 1 KiB
 
 Expr = Any  # tvm.ir.Expr; TVM is untyped
@@ -135,9 +136,14 @@ def splat_i32(value: Expr | int, lanes: int = LANES) -> Expr:
     return _broadcast(int32(value) if isinstance(value, int) else value, lanes)
 
 
+def vector_type(dtype: str, lanes: int) -> str:
+    """The type of a vector; TVM has none of one lane, so then a scalar's."""
+    return dtype if lanes == 1 else f"{dtype}x{lanes}"
+
+
 def to_f32(value: Expr, lanes: int = LANES) -> Expr:
     """The values of a vector in float32."""
-    return value if value.ty.dtype.startswith(F32) else tirx.Cast(_vector(F32, lanes), value)
+    return value if value.ty.dtype.startswith(F32) else tirx.Cast(vector_type(F32, lanes), value)
 
 
 def const(value: float) -> Expr:
@@ -174,99 +180,6 @@ def clear(buffer: Buffer, rows: int | Iterable[int], value: float = 0.0) -> None
     """Set whole vectors to `value`."""
     for row in range(rows) if isinstance(rows, int) else rows:
         store(splat(value), buffer, row, 0)
-
-
-def exp(x: Expr, lanes: int = LANES) -> Expr:
-    """e**x in float32 by range reduction, within 2 ulp for |x| < 87; x is clamped to that.
-
-    x = n ln 2 + r, |r| <= ln 2 / 2; e**r by the degree-5 minimax polynomial of Cephes
-    (expf.c, S. Moshier), 2**n by its exponent bits. LLVM would call libm once a lane.
-    """
-
-    def s(value: float) -> Expr:
-        return splat(value, lanes)
-
-    x = tirx.max(tirx.min(x, s(87.0)), s(-87.0))
-    n = tirx.floor(x * s(1.44269504088896341) + s(0.5))
-    r = x - n * s(0.693359375) - n * s(-2.12194440e-4)
-    y = s(1.9875691500e-4)
-    for c in (
-        1.3981999507e-3,
-        8.3334519073e-3,
-        4.1665795894e-2,
-        1.6666665459e-1,
-        5.0000001201e-1,
-    ):
-        y = y * r + s(c)
-    y = y * r * r + r + s(1.0)
-    bits = (tirx.Cast(_vector("int32", lanes), n) + splat_i32(127, lanes)) << splat_i32(23, lanes)
-    return y * tirx.reinterpret(_vector(F32, lanes), bits)
-
-
-# 2**r, |r| <= 1/2, by falling powers of r. Within 2 ulp: 1 + r p(r), p of degree 5 from Cephes
-# (exp2f.c, S. Moshier). Within 2**-13, for what is then rounded to bfloat16: minimax by Remez.
-EXP2: Final = (
-    1.535336188319500e-4,
-    1.339887440266574e-3,
-    9.618437357674640e-3,
-    5.550332471162809e-2,
-    2.402264791363012e-1,
-    6.931472028550421e-1,
-    1.0,
-)
-EXP2_BF16: Final = (5.517166906e-2, 2.426111222e-1, 6.932609855e-1, 9.999280735e-1)
-RECIPROCAL: Final = 0x7EF311C3  # less the bits of x: those of about 1 / x
-WHOLE: Final = 12582912.0  # 1.5 * 2**23: adding it leaves the nearest integer in the lowest bits
-
-
-def exp2(x: Expr, lanes: int = LANES, powers: Sequence[float] = EXP2) -> Expr:
-    """2**x in float32 for x <= 127, as near as `powers`; 2**-125 for anything less than -125.
-
-    x = n + r, |r| <= 1/2, without a rounding; n is added to the exponent bits of 2**r.
-    """
-    x = tirx.max(x, splat(-125.0, lanes))
-    held = local(1, lanes)
-    store(x + splat(WHOLE, lanes), held, 0, 0, lanes=lanes)  # or TVM simplifies: nothing is rounded
-    shifted = load(held, 0, 0, lanes=lanes)
-    r = x - (shifted - splat(WHOLE, lanes))
-    y = splat(powers[0], lanes)
-    for c in powers[1:]:
-        y = y * r + splat(c, lanes)
-    kind = _vector("int32", lanes)
-    bits = tirx.reinterpret(kind, y) + (tirx.reinterpret(kind, shifted) << splat_i32(23, lanes))
-    return tirx.reinterpret(_vector(F32, lanes), bits)
-
-
-def silu(x: Expr, lanes: int = LANES) -> Expr:
-    """x / (1 + exp(-x)): x times its sigmoid."""
-    return x / (splat(1.0, lanes) + exp(splat(0.0, lanes) - x, lanes))
-
-
-def silu_bf16(x: Expr, lanes: int = LANES) -> Expr:
-    """The same for what is then rounded to bfloat16, without a division.
-
-    Within 2**-12 for x > -83; below, x 2**-120 is left, nothing to speak of.
-    """
-    power = tirx.min(x * splat(-1.44269504088896341, lanes), splat(120.0, lanes))
-    return x * reciprocal(splat(1.0, lanes) + exp2(power, lanes, EXP2_BF16), lanes)
-
-
-def reciprocal(x: Expr, lanes: int = LANES) -> Expr:
-    """1 / x within 2**-17, for 1 <= x < 2**124, in a third of a division's time on Emerald Rapids.
-
-    The exponent's bits are negated, and the mantissa's with them: that is within 0.051. Each of
-    two steps of Newton's method squares what it is off by.
-    """
-    kind = _vector("int32", lanes)
-    held = local(2, lanes)
-    store(x, held, 0, 0, lanes=lanes)
-    x = load(held, 0, 0, lanes=lanes)
-    guess = splat_i32(RECIPROCAL, lanes) - tirx.reinterpret(kind, x)
-    store(tirx.reinterpret(_vector(F32, lanes), guess), held, 1, 0, lanes=lanes)
-    for _ in range(2):
-        y = load(held, 1, 0, lanes=lanes)
-        store(y * (splat(2.0, lanes) - x * y), held, 1, 0, lanes=lanes)
-    return load(held, 1, 0, lanes=lanes)
 
 
 @contextmanager
@@ -351,10 +264,6 @@ def _span(start: Index, lanes: int) -> Expr:
 
 def _broadcast(value: Expr, lanes: int) -> Expr:
     return value if lanes == 1 else tirx.Broadcast(value, lanes)
-
-
-def _vector(dtype: str, lanes: int) -> str:
-    return dtype if lanes == 1 else f"{dtype}x{lanes}"
 
 
 def _fold(buffer: Buffer, row: Index, lanes: int, combine: Callable[[Expr, Expr], Expr]) -> Expr:

@@ -1,7 +1,7 @@
 """SwiGLU of a product on tiles, rounded to pairs, against float64.
 
 gate and up are off by what bf16_products.py says, silu(gate) * up then by what int8_products.py
-does and by 2**-12 (`v.silu_bf16`; where it clamps, 2**-120 gate up is left of nothing), and is
+does and by 2**-12 (`silu_bf16`; where it clamps, 2**-120 gate up is left of nothing), and is
 rounded to the nearest bfloat16 at last.
 """
 

@@ -24,6 +24,7 @@ from mlc_compile.schedule.kernels.attention.attend import in_turn
 from mlc_compile.schedule.kernels.attention.cache import Cache
 from mlc_compile.schedule.kernels.attention.state import MASKED, State
 from mlc_compile.schedule.kernels.bf16 import PAIRS, pair
+from mlc_compile.schedule.kernels.elementary import EXP2_BF16, exp2
 from mlc_compile.schedule.kernels.tiles import Block, Place, TileUnit
 from mlc_compile.schedule.kernels.vector import LANES, Buffer, Expr, Index
 from mlc_compile.schedule.space import Space
@@ -287,7 +288,7 @@ class _Fold:
             first, top = (couple * BOTH + i) * SIDE, v.local(1)
             old = v.load(self.state.top, first)
             v.store(tirx.max(old, v.load(self.factors, i * SIDE)), top, 0, 0)
-            v.store(v.exp2(old - v.load(top, 0, 0)), self.factors, i * SIDE)
+            v.store(exp2(old - v.load(top, 0, 0)), self.factors, i * SIDE)
             v.store(v.load(top, 0, 0), self.state.top, first)
 
     def _soften(self, couple: Index, start: Expr, count: Expr) -> None:
@@ -301,7 +302,7 @@ class _Fold:
                     both = v.local(CHUNKS)
                     for c in range(CHUNKS):
                         score = v.load(self.scores, i * SIDE + r, p * GROUP + c * LANES)
-                        v.store(v.exp2(score - top, powers=v.EXP2_BF16), both, c, 0)
+                        v.store(exp2(score - top, powers=EXP2_BF16), both, c, 0)
                         v.accumulate(mass, 0, v.load(both, c, 0))
                     low, high = (
                         self._worth(v.load(both, c, 0), start + p, c) for c in range(CHUNKS)

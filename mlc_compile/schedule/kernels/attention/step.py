@@ -16,6 +16,7 @@ from mlc_compile.schedule.kernels.attention.inputs import Inputs
 from mlc_compile.schedule.kernels.attention.state import MASKED, State, scale_of
 from mlc_compile.schedule.kernels.attention.tile import Tile
 from mlc_compile.schedule.kernels.attention.walk import Walk
+from mlc_compile.schedule.kernels.elementary import exp2
 from mlc_compile.schedule.kernels.vector import Buffer, Expr, Index
 from mlc_compile.target import Target
 
@@ -97,7 +98,7 @@ def _merge(partial: State, row: Index, count: Expr, o: Buffer, start: Index) -> 
         v.put(tirx.max(top[0, 0], partial.top[row + i]), top, 0, 0)
     v.clear(mass, 1)
     with T.serial(0, count) as i:
-        v.put(v.exp2(partial.top[row + i] - top[0, 0], 1), partial.top, row + i)
+        v.put(exp2(partial.top[row + i] - top[0, 0], 1), partial.top, row + i)
         v.accumulate(mass, 0, v.load(partial.mass, row + i, 0) * v.splat(partial.top[row + i]))
     v.put(v.const(1.0) / v.total(mass, 0), top, 0, 0)
     with T.serial(0, partial.d // lanes) as j:

@@ -11,6 +11,7 @@ from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.attention.cache import Cache, Place
 from mlc_compile.schedule.kernels.attention.state import MASKED, State
 from mlc_compile.schedule.kernels.attention.tile import Tile
+from mlc_compile.schedule.kernels.elementary import exp2
 from mlc_compile.schedule.kernels.vector import LANES, Buffer, Expr, Index
 
 
@@ -138,7 +139,7 @@ class Walk:
             peaks = v.load(self.factors, first + g, lanes=lanes)
             v.store(tirx.max(old, peaks), top, 0, 0, lanes=lanes)
             fall = old - v.load(top, 0, 0, lanes=lanes)
-            v.store(v.exp2(fall, lanes), self.factors, first + g, lanes=lanes)
+            v.store(exp2(fall, lanes), self.factors, first + g, lanes=lanes)
             v.store(v.load(top, 0, 0, lanes=lanes), state.top, own + g, lanes=lanes)
 
     def _soften(self, key: int, row: Index, start: Expr, count: Expr) -> None:
@@ -155,7 +156,7 @@ class Walk:
                     column = p * self._page + c * LANES
                     weight = v.local(1)
                     score = v.load(self.scores, first + g, column)
-                    v.store(v.exp2(score - v.splat(state.top[own + g])), weight, 0, 0)
+                    v.store(exp2(score - v.splat(state.top[own + g])), weight, 0, 0)
                     v.accumulate(mass, 0, v.load(weight, 0, 0))
                     scale = self.cache.value_scales(at, c)
                     kept = v.load(weight, 0, 0)
