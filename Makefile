@@ -39,6 +39,10 @@ demo: $(VENV)/.base ## build the shipped example into dist/ and let it write som
 test: $(VENV)/.dev ## run the tests, without the slow ones
 	$(PYTEST) -m "not slow"
 
+.PHONY: test-slow
+test-slow: $(VENV)/.dev ## run the slow tests
+	$(PYTEST) -m slow
+
 .PHONY: test-all
 test-all: $(VENV)/.dev ## run every test
 	$(PYTEST)

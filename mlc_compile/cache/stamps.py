@@ -42,6 +42,7 @@ class Stamps:
     _known: dict[str, Stamp] = field(default_factory=dict)
     _hashed: set[str] = field(default_factory=set)  # by this process
     _asked: dict[str, Stamp] = field(default_factory=dict)  # of inputs, when first asked for
+    _places: dict[Path, str] = field(default_factory=dict)  # where inputs really are, likewise
     _dirty: bool = False
 
     def __post_init__(self) -> None:
@@ -55,7 +56,7 @@ class Stamps:
         The first answer stays: what is made later is made of what was read then, and `changed`
         tells whether it is still so.
         """
-        name = os.path.realpath(path)
+        name = self._place(path)
         if name not in self._asked:
             self._asked[name] = self._stamp(name)
         return self._asked[name].sha256
@@ -80,7 +81,7 @@ class Stamps:
 
     def distrust(self, inputs: Iterable[Path]) -> None:
         """Forget the digests of `inputs` that another process worked out."""
-        for name in {os.path.realpath(path) for path in inputs} - self._hashed:
+        for name in {self._place(path) for path in inputs} - self._hashed:
             self._known.pop(name, None)
             self._asked.pop(name, None)
 
@@ -119,9 +120,15 @@ class Stamps:
             return self._hash(name, now)
         return known
 
+    def _place(self, path: Path) -> str:
+        if path not in self._places:
+            self._places[path] = os.path.realpath(path)
+        return self._places[path]
+
     def _still(self, name: str) -> bool:
+        asked = self._asked.get(name)  # None: a link that leads elsewhere by now
         try:
-            return _look(name) == msgspec.structs.replace(self._asked[name], sha256="")
+            return asked is not None and _look(name) == msgspec.structs.replace(asked, sha256="")
         except OSError:
             return False
 

@@ -72,11 +72,18 @@ RECORDS: Final = "records"  # how the components begin that tuning records are
 UNKNOWN: Final = "known once it is compiled"
 
 
+Listings = dict[tuple[str, ...], tuple[tuple[str, Path], ...]]  # parts -> files and their names
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Keys:
-    """Makes keys; digests of files come through `stamps`, and `inputs` lists the files."""
+    """Makes keys; digests of files come through `stamps`, and `inputs` lists the files.
+
+    `listings` are the files of our own code, looked for once: a build makes dozens of keys.
+    """
 
     stamps: Stamps
+    listings: Listings = dataclasses.field(default_factory=dict)
     inputs: list[Path] = dataclasses.field(default_factory=list)
 
     def weights(self, subject: Subject, quant: str) -> Key:
@@ -159,10 +166,10 @@ class Keys:
 
     def _code(self, parts: tuple[str, ...]) -> str:
         """The sources of `parts`; not the configs, whose every field is a component by itself."""
-        digests = {
-            path.relative_to(PACKAGE).as_posix(): self._digest(path)
-            for path in _sources(PACKAGE, parts)
-        }
+        if parts not in self.listings:
+            files = _sources(PACKAGE, parts)
+            self.listings[parts] = tuple((p.relative_to(PACKAGE).as_posix(), p) for p in files)
+        digests = {name: self._digest(path) for name, path in self.listings[parts]}
         return _sha256(msgspec.json.encode(digests, order="sorted"))
 
     def _linker(self, linker: Linker) -> dict[str, str]:

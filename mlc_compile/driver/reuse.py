@@ -19,7 +19,7 @@ import msgspec
 
 from mlc_compile.artifact import MANIFEST, File, M, read_manifest
 from mlc_compile.cache import Entry, Key, Level, Stamps, Store
-from mlc_compile.driver.keys import RECORDS, Keys
+from mlc_compile.driver.keys import RECORDS, Keys, Listings
 from mlc_compile.emit.keeper import KernelSource
 from mlc_compile.errors import DamageError, MlcError, listing
 from mlc_compile.progress import SILENT, Progress
@@ -106,6 +106,7 @@ class Reuse:
     progress: Progress = SILENT
     stamps: Stamps = field(default_factory=Stamps)
     records: RecordStore | None = None
+    _listings: Listings = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Stamps live with the store; one that is not there yet is not made to find nothing."""
@@ -209,12 +210,12 @@ class Reuse:
     def _settled(self, key_of: KeyOf) -> tuple[Key, Sequence[Path]]:
         """The key and its inputs; if it is not found, from digests that are not remembered."""
         assert self.store is not None
-        keys = Keys(self.stamps)
+        keys = Keys(self.stamps, self._listings)
         key = key_of(keys)
         if self.store.has(key):
             return key, keys.inputs
         self.stamps.distrust(keys.inputs)
-        keys = Keys(self.stamps)
+        keys = Keys(self.stamps, self._listings)
         return key_of(keys), keys.inputs
 
 

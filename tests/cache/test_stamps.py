@@ -126,6 +126,18 @@ def test_what_changed_since_it_was_asked_for_is_named(tmp_path, file):
     assert stamps.changed([other]) == other
 
 
+def test_a_link_that_leads_elsewhere_since_has_changed(tmp_path, file):
+    link, other = tmp_path / "link", tmp_path / "other"
+    link.symlink_to(file)
+    other.write_bytes(b"other")
+    stamps = Stamps()
+    assert stamps.digest(link) == sha256(b"one")
+    link.unlink()
+    link.symlink_to(other)
+    assert stamps.digest(link) == sha256(b"one")
+    assert stamps.changed([link]) == link
+
+
 def test_the_first_answer_stays_and_a_later_question_does_not_hide_the_change(file):
     stamps = Stamps()
     assert stamps.digest(file) == sha256(b"one")

@@ -15,7 +15,7 @@ from mlc_compile.target import find_target
 from mlc_compile.tune.tasks import before_kernels, read_tasks
 
 V4 = find_target("cpu-x86-64-v4")
-CHOICE = {"m": 2, "blocks": 1, "parts": 1, "late": 1, "ahead": 0}
+CHOICE = {"m": 2, "blocks": 1, "parts": 1, "ahead": 0}
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,12 @@ import importlib.util
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from mlc_compile.cache.lock import acquire, release
 from mlc_compile.emit.link.linker import ZIG, zig_cache
 from mlc_compile.emit.tool import run_tool
 from mlc_compile.errors import TargetError
@@ -86,15 +87,10 @@ def runtime_objects() -> list[str]:
     sources = dict(_sources())
     kept = zig_cache() / "mlc_compile" / f"wasm-{_digest(sources)}"
     if not _is_whole(kept):
-        with tempfile.TemporaryDirectory(prefix=".wasm-", dir=_made(kept.parent)) as place:
-            room = Path(place) / "room"
-            _furnish(room, sources)
-            _compile(room, Path(place) / "objects")
-            if not _keep(Path(place) / "objects", kept):
-                raise TargetError(
-                    f"{kept} cannot be replaced by what was compiled",
-                    hint="remove it, or name another cache with ZIG_GLOBAL_CACHE_DIR",
-                )
+        _made(kept.parent)
+        with _alone(kept):
+            if not _is_whole(kept):
+                _make(sources, kept)
     return [str(kept / f"{unit.name}.o") for unit in UNITS]
 
 
@@ -129,6 +125,31 @@ def _sources() -> Iterator[tuple[str, Path]]:
         yield from _files(_package(package) / folder, place)
     yield from _files(HERE / "include", ".")
     yield from _files(HERE / "sources", ".")
+
+
+@contextmanager
+def _alone(kept: Path) -> Iterator[None]:
+    """Builds at the same time wait for the first, if the file system has locks."""
+    handle = None
+    with suppress(OSError):
+        handle = acquire(kept.with_name(f"{kept.name}.lock"))
+    try:
+        yield
+    finally:
+        if handle is not None:
+            release(handle)
+
+
+def _make(sources: dict[str, Path], kept: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix=".wasm-", dir=kept.parent) as place:
+        room = Path(place) / "room"
+        _furnish(room, sources)
+        _compile(room, Path(place) / "objects")
+        if not _keep(Path(place) / "objects", kept):
+            raise TargetError(
+                f"{kept} cannot be replaced by what was compiled",
+                hint="remove it, or name another cache with ZIG_GLOBAL_CACHE_DIR",
+            )
 
 
 def _files(directory: Path, place: str) -> Iterator[tuple[str, Path]]:

@@ -1,9 +1,13 @@
 """The runtime's objects are compiled once for the same sources, flags and zig, and no more."""
 
+import errno
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from mlc_compile.cache.lock import acquire
 from mlc_compile.emit.wasm import runtime
 from mlc_compile.errors import TargetError
 
@@ -30,6 +34,41 @@ def test_objects_are_compiled_once(compiled):
     first = runtime.runtime_objects()
     assert [Path(path).name for path in first] == compiled == NAMES
     assert runtime.runtime_objects() == first
+    assert compiled == NAMES
+
+
+def test_a_build_at_the_same_time_waits_for_the_first(compiled, monkeypatch):
+    waits, copy = threading.Event(), runtime.run_tool
+
+    def noted(path):
+        handle = acquire(path, wait=False)
+        if handle is None:
+            waits.set()
+            return acquire(path)
+        return handle
+
+    def begin_another(*arguments):
+        if not others:
+            others.append(pool.submit(runtime.runtime_objects))
+            assert waits.wait(60)
+        copy(*arguments)
+
+    monkeypatch.setattr(runtime, "acquire", noted)
+    monkeypatch.setattr(runtime, "run_tool", begin_another)
+    others = []
+    with ThreadPoolExecutor() as pool:
+        first = runtime.runtime_objects()
+        (other,) = others
+        assert other.result(60) == first
+    assert compiled == NAMES
+
+
+def test_a_file_system_without_locks_costs_no_build(compiled, monkeypatch):
+    def refuse(_path):
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr(runtime, "acquire", refuse)
+    assert runtime.runtime_objects() == runtime.runtime_objects()
     assert compiled == NAMES
 
 
