@@ -81,13 +81,16 @@ class Stamps:
 
     def distrust(self, inputs: Iterable[Path]) -> None:
         """Forget the digests of `inputs` that another process worked out."""
-        for name in {self._place(path) for path in inputs} - self._hashed:
-            self._known.pop(name, None)
-            self._asked.pop(name, None)
+        for path in inputs:
+            name = self._place(path)
+            if name not in self._hashed:
+                self._known.pop(name, None)
+                self._asked.pop(name, None)
+                self._places.pop(path)
 
     def changed(self, inputs: Iterable[Path]) -> Path | None:
         """An input that is no longer as it was when its digest was asked for; None: all are."""
-        return next((path for path in inputs if not self._still(os.path.realpath(path))), None)
+        return next((path for path in inputs if not self._still(path)), None)
 
     def save(self) -> None:
         """Leave the stamps to later processes; of two that save at once, one does.
@@ -125,10 +128,12 @@ class Stamps:
             self._places[path] = os.path.realpath(path)
         return self._places[path]
 
-    def _still(self, name: str) -> bool:
-        asked = self._asked.get(name)  # None: a link that leads elsewhere by now
+    def _still(self, path: Path) -> bool:
+        name = os.path.realpath(path)
+        if name != self._places.get(path):
+            return False  # a link that leads elsewhere by now
         try:
-            return asked is not None and _look(name) == msgspec.structs.replace(asked, sha256="")
+            return _look(name) == msgspec.structs.replace(self._asked[name], sha256="")
         except OSError:
             return False
 

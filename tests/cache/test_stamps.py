@@ -132,10 +132,12 @@ def test_a_link_that_leads_elsewhere_since_has_changed(tmp_path, file):
     other.write_bytes(b"other")
     stamps = Stamps()
     assert stamps.digest(link) == sha256(b"one")
+    assert stamps.digest(other) == sha256(b"other")  # so that where it leads is an input too
+    assert stamps.changed([link, other]) is None
     link.unlink()
     link.symlink_to(other)
     assert stamps.digest(link) == sha256(b"one")
-    assert stamps.changed([link]) == link
+    assert stamps.changed([link, other]) == link
 
 
 def test_the_first_answer_stays_and_a_later_question_does_not_hide_the_change(file):

@@ -55,7 +55,8 @@ class Sweep:
 
         How memory is read best is a target's choice (Qwen3-0.6B). On Emerald Rapids one thread
         decodes 1.3 times as fast when it asks for weights ahead, and 1.15 times that in eight
-        streams. On Zen 4 asking makes it 1.2 to 2 times as slow, on the first Zen 1.3 as fast.
+        streams. On Zen 4 asking makes it 1.2 to 2 times as slow, on the first Zen 1.3 times as
+        fast; two pairs of gate and up in one body are more than its registers hold.
         """
         joined, pairs = joined_rows(swiglu), codec.k // GROUP // 2
         blocks = codec.blocks // joined

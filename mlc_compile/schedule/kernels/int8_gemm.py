@@ -78,6 +78,7 @@ def gemm(
 
     A strip is unpacked to bytes, k * 16 for each of its row blocks, for the L2 cache.
     """
+    assert dot.widen is None or grouping.group == GROUP, "16 bits hold the sums of one group"
 
     def panel(groups: int) -> _Panel:
         return _Panel.make(groups, tile.blocks, grouping)

@@ -64,7 +64,7 @@ def peak(tile: Sums, dot: DotProduct | None) -> tirx.PrimFunc:
                     else:
                         dot.add(sums, register, loaded[b], v.splat_i32(x[step, r]))
             for register in range(count):
-                total = dot.total(sums, register) if dot else v.load(*sums[register], 0)
+                total = dot.total(sums, register) if dot is not None else v.load(*sums[register], 0)
                 v.store(v.to_f32(total), y, task, register, 0)
     return builder.get()
 

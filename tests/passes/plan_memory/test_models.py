@@ -17,7 +17,7 @@ from mlc_compile.pipeline import Plan, phases
 from mlc_compile.target import config_dir, find_target
 
 CHUNK = 512
-MODELS = ["qwen3-0.6b", "qwen3-4b"]
+MODELS = ["qwen3-0.6b", "qwen3-4b"]  # of 28 and 36 layers
 GENERATING = ("prefill", "decode", "score")
 
 
