@@ -2,14 +2,17 @@
 
 MetaSchedule generates designs for one shape (`PostOrderApply`, with the target's own rules)
 and draws their tiles; those drawn with a fixed seed are the space, which the same search, cost
-model and runner go through as through a family's. Its tensor intrinsics take twenty seconds to
-load, so it is only asked where a model has such a kernel.
+model and runner go through as through a family's. Its tensor intrinsics take seconds to load, so it
+is only asked where a model has such a kernel.
 """
 
+import inspect
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from types import CodeType, ModuleType
 from typing import Any, Final
 
 from tvm import IRModule, relax, tirx
@@ -74,13 +77,14 @@ def designs_of(func: tirx.PrimFunc, cores: int) -> tuple[str, ...]:
     """
     from tvm.s_tir.meta_schedule import TuneContext
 
-    context = TuneContext(
-        IRModule({"main": func.with_attr("global_symbol", "main")}),
-        target=TVMTarget({**TVMTarget.current().export(), "num-cores": cores}),
-        space_generator="post-order-apply",
-        rand_state=SEED,
-        num_threads=1,
-    )
+    with modules_found_once():
+        context = TuneContext(
+            IRModule({"main": func.with_attr("global_symbol", "main")}),
+            target=TVMTarget({**TVMTarget.current().export(), "num-cores": cores}),
+            space_generator="post-order-apply",
+            rand_state=SEED,
+            num_threads=1,
+        )
     found: dict[str, None] = {}
     for _ in range(DRAWS):
         for schedule in context.generate_design_space():
@@ -90,6 +94,30 @@ def designs_of(func: tirx.PrimFunc, cores: int) -> tuple[str, ...]:
         if len(found) >= DESIGNS:
             break
     return tuple(found)[:DESIGNS]
+
+
+@contextmanager
+def modules_found_once() -> Iterator[None]:
+    """While TVM loads its tensor intrinsics: `inspect` remembers the module of each source file.
+
+    TVM parses hundreds and takes the whole stack for each, where Python walks all modules for
+    every frame of importlib's: nine tenths of the time.
+    """
+    plain, found = inspect.getmodule, {}
+
+    def getmodule(item: object, name: str | None = None) -> ModuleType | None:
+        code = getattr(item, "f_code", item)
+        if not isinstance(code, CodeType):
+            return plain(item, name)
+        if code.co_filename not in found:
+            found[code.co_filename] = plain(item, name)
+        return found[code.co_filename]
+
+    inspect.getmodule = getmodule  # type: ignore[assignment]  # names of parameters differ
+    try:
+        yield
+    finally:
+        inspect.getmodule = plain
 
 
 def _number(value: tirx.IntImm | tirx.FloatImm) -> int | float:

@@ -1,5 +1,6 @@
 """Kernels that TVM writes: MetaSchedule's designs as points, records that replay, what has none."""
 
+import inspect
 import json
 
 import msgspec
@@ -19,7 +20,13 @@ from mlc_compile.schedule.leftovers import ScheduleLeftovers, by_rules
 from mlc_compile.schedule.traces import TraceSpace, replayed, workload_of
 from mlc_compile.schedule.tuned import tuned
 from mlc_compile.target import find_target
-from mlc_compile.tune.designs import INDICES, SYMBOLIC, designs_of, with_leftovers
+from mlc_compile.tune.designs import (
+    INDICES,
+    SYMBOLIC,
+    designs_of,
+    modules_found_once,
+    with_leftovers,
+)
 from mlc_compile.tune.local import LocalMeasurer
 from mlc_compile.tune.measure import BUILDER, Measured
 from mlc_compile.tune.tasks import Task, Tasks, tasks_of
@@ -70,6 +77,29 @@ def record(task, choice, **changed):
         "seed": 0,
     }
     return Record(**{**fields, **changed})
+
+
+def test_python_is_asked_once_for_the_module_of_a_file_and_answers_the_same(monkeypatch):
+    asked, plain = [], inspect.getmodule
+
+    def counted(item, name=None):
+        asked.append(getattr(getattr(item, "f_code", item), "co_filename", None))
+        return plain(item, name)
+
+    def seen():
+        frames = (f for f in inspect.stack() if f.filename != __file__)
+        return [(f.filename, f.lineno, f.function, f.code_context) for f in frames]
+
+    monkeypatch.setattr(inspect, "getmodule", counted)
+    want = seen()
+    often = len(asked)
+    asked.clear()
+    with modules_found_once():
+        assert [seen() for _ in range(3)] == [want] * 3
+        assert inspect.getmodule(Oracle) is plain(Oracle)
+    files = [name for name in asked if name is not None]
+    assert len(files) == len(set(files)) < often
+    assert inspect.getmodule is counted
 
 
 def test_a_kernel_that_tvm_writes_is_a_task_and_its_operator_is_not_untunable(found, add):
