@@ -15,6 +15,13 @@ pytestmark = pytest.mark.vulkan
 OPEN = "from mlc_compile.runtime.vulkan.loader import describe; print(describe())"
 
 
+def stand_in(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`import vulkan` finds the one in `directory`, and after the test none or the one before."""
+    monkeypatch.syspath_prepend(directory)
+    monkeypatch.setitem(sys.modules, "vulkan", None)  # or what was not there would not be undone
+    monkeypatch.delitem(sys.modules, "vulkan")
+
+
 def test_without_the_package_the_hint_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vulkan", None)
     with pytest.raises(TargetError, match="package vulkan is not installed") as caught:
@@ -27,8 +34,7 @@ def test_without_the_loader_the_hint_names_a_driver(
 ) -> None:
     # What the package does where it finds no libvulkan.
     (tmp_path / "vulkan.py").write_text("raise OSError('Cannot find Vulkan SDK version.')")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "vulkan", raising=False)
+    stand_in(tmp_path, monkeypatch)
     with pytest.raises(TargetError, match="no Vulkan loader") as caught:
         loader.import_vulkan()
     assert "mesa-vulkan-drivers" in caught.value.hint
@@ -38,8 +44,7 @@ def test_another_package_of_this_name_is_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "vulkan.py").write_text("")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "vulkan", raising=False)
+    stand_in(tmp_path, monkeypatch)
     with pytest.raises(TargetError, match=r"package vulkan is another: .*vulkan\.py") as caught:
         loader.import_vulkan()
     assert caught.value.hint == "pip install 'mlc_compile[vulkan]'"
