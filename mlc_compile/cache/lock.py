@@ -37,6 +37,17 @@ def release(handle: int) -> None:
 
 
 @contextmanager
+def hold(path: Path) -> Iterator[None]:
+    """Hold the lock, waiting for it. OSError as of `acquire`."""
+    handle = acquire(path)
+    assert handle is not None, "it waits"
+    try:
+        yield
+    finally:
+        release(handle)
+
+
+@contextmanager
 def try_lock(path: Path) -> Iterator[bool]:
     """Hold the lock if nobody else does; whether that is so."""
     handle = acquire(path, wait=False)

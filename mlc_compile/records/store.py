@@ -20,7 +20,7 @@ from typing import Final
 
 from mlc_compile.cache.copy import sync
 from mlc_compile.cache.ground import delete, is_file, is_there, make_directory
-from mlc_compile.cache.lock import acquire, release
+from mlc_compile.cache.lock import hold
 from mlc_compile.errors import EnvironmentError_
 from mlc_compile.records.chosen import Chosen, choose
 from mlc_compile.records.line import About, Damaged, Measured, decode_lines, encode_line
@@ -163,12 +163,8 @@ class RecordStore:
         """Hold the lock of a partition, for writing."""
         with self._told("written"):
             make_directory(self.root, self.root)
-            handle = acquire(self.path(digest).with_suffix(".lock"))
-            assert handle is not None
-            try:
+            with hold(self.path(digest).with_suffix(".lock")):
                 yield
-            finally:
-                release(handle)
 
     @contextmanager
     def _told(self, what: str) -> Iterator[None]:

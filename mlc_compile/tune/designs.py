@@ -9,7 +9,7 @@ is only asked where a model has such a kernel.
 import inspect
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import CodeType, ModuleType
@@ -105,7 +105,7 @@ def modules_found_once() -> Iterator[None]:
     """
     plain, found = inspect.getmodule, {}
 
-    def getmodule(item: object, name: str | None = None) -> ModuleType | None:
+    def remembered(item: object, name: str | None = None) -> ModuleType | None:
         code = getattr(item, "f_code", item)
         if not isinstance(code, CodeType):
             return plain(item, name)
@@ -113,7 +113,8 @@ def modules_found_once() -> Iterator[None]:
             found[code.co_filename] = plain(item, name)
         return found[code.co_filename]
 
-    inspect.getmodule = getmodule  # type: ignore[assignment]  # names of parameters differ
+    getmodule: Callable[..., ModuleType | None] = remembered
+    inspect.getmodule = getmodule
     try:
         yield
     finally:

@@ -106,7 +106,7 @@ def results(compile_kernel, family, point):
     return [x for x, o in zip(after, tensors, strict=True) if o.role == "result"]
 
 
-def points(space, at_random=AT_RANDOM):
+def points(space):
     """The default with one knob moved, for every choice; some more where all are moved."""
     single = [
         replace(space.default, **{name: value})
@@ -114,7 +114,7 @@ def points(space, at_random=AT_RANDOM):
         for value in choices
     ]
     others = list(space.points())
-    drawn = Random(0).sample(others, min(at_random, len(others)))
+    drawn = Random(0).sample(others, min(AT_RANDOM, len(others)))
     wanted = dict.fromkeys(p for p in (*single, *drawn) if p != space.default)
     return [p for p in wanted if space.point(space.choice(p)) == p]
 
@@ -124,7 +124,7 @@ def test_every_point_gives_the_defaults_results(compile_kernel, name):
     family, tolerance = CASES[name]
     expected = results(compile_kernel, family, family.space.default)
     assert all(np.isfinite(x).all() for x in expected)
-    for point in points(family.space, at_random=0 if name in ON_TILES else AT_RANDOM):
+    for point in points(family.space):
         found = results(compile_kernel, family, point)
         for want, got in zip(expected, found, strict=True):
             assert (np.abs(got - want) <= tolerance * np.abs(want).max()).all(), point
@@ -138,7 +138,6 @@ def test_a_workload_and_a_space_tell_families_apart(name):
     assert family.space.size > 1
 
 
-# Emulated tiles take long to compile. Their own tests have every point.
 ON_TILES = {
     name: CASES[name][0]
     for name in (
@@ -167,7 +166,7 @@ def test_a_tuner_takes_every_point_s_results_and_no_others(compile_kernel, name)
     made = situation(func, family.operands, {"m": 7, "pages": 3}, length=61)
     bench = Bench.of(made, np.random.default_rng(0))
     bench.expected = bench.results(on_tensors(compile_kernel(func)))
-    for point in points(family.space, at_random=0):
+    for point in points(family.space):
         assert bench.differs(on_tensors(compile_kernel(family.build(point)))) == "", point
     assert "off by nan" in bench.differs(lambda *_: None)
 

@@ -12,12 +12,12 @@ import importlib.util
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mlc_compile.cache.lock import acquire, release
+from mlc_compile.cache.lock import hold
 from mlc_compile.emit.link.linker import ZIG, zig_cache
 from mlc_compile.emit.tool import run_tool
 from mlc_compile.errors import TargetError
@@ -87,8 +87,10 @@ def runtime_objects() -> list[str]:
     sources = dict(_sources())
     kept = zig_cache() / "mlc_compile" / f"wasm-{_digest(sources)}"
     if not _is_whole(kept):
-        _made(kept.parent)
-        with _alone(kept):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as held:  # builds at once wait for the first, where there are locks
+            with suppress(OSError):
+                held.enter_context(hold(kept.with_name(f"{kept.name}.lock")))
             if not _is_whole(kept):
                 _make(sources, kept)
     return [str(kept / f"{unit.name}.o") for unit in UNITS]
@@ -125,19 +127,6 @@ def _sources() -> Iterator[tuple[str, Path]]:
         yield from _files(_package(package) / folder, place)
     yield from _files(HERE / "include", ".")
     yield from _files(HERE / "sources", ".")
-
-
-@contextmanager
-def _alone(kept: Path) -> Iterator[None]:
-    """Builds at the same time wait for the first, if the file system has locks."""
-    handle = None
-    with suppress(OSError):
-        handle = acquire(kept.with_name(f"{kept.name}.lock"))
-    try:
-        yield
-    finally:
-        if handle is not None:
-            release(handle)
 
 
 def _make(sources: dict[str, Path], kept: Path) -> None:
@@ -211,8 +200,3 @@ def _keep(made: Path, kept: Path) -> bool:
     with suppress(OSError):
         made.rename(kept)
     return _is_whole(kept)
-
-
-def _made(directory: Path) -> Path:
-    directory.mkdir(parents=True, exist_ok=True)
-    return directory

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mlc_compile.cache.lock import acquire
+from mlc_compile.cache import lock
 from mlc_compile.emit.wasm import runtime
 from mlc_compile.errors import TargetError
 
@@ -38,7 +38,7 @@ def test_objects_are_compiled_once(compiled):
 
 
 def test_a_build_at_the_same_time_waits_for_the_first(compiled, monkeypatch):
-    waits, copy = threading.Event(), runtime.run_tool
+    waits, copy, acquire = threading.Event(), runtime.run_tool, lock.acquire
 
     def noted(path):
         handle = acquire(path, wait=False)
@@ -53,7 +53,7 @@ def test_a_build_at_the_same_time_waits_for_the_first(compiled, monkeypatch):
             assert waits.wait(60)
         copy(*arguments)
 
-    monkeypatch.setattr(runtime, "acquire", noted)
+    monkeypatch.setattr(lock, "acquire", noted)
     monkeypatch.setattr(runtime, "run_tool", begin_another)
     others = []
     with ThreadPoolExecutor() as pool:
@@ -67,7 +67,7 @@ def test_a_file_system_without_locks_costs_no_build(compiled, monkeypatch):
     def refuse(_path):
         raise OSError(errno.ENOLCK, "no locks available")
 
-    monkeypatch.setattr(runtime, "acquire", refuse)
+    monkeypatch.setattr(lock, "acquire", refuse)
     assert runtime.runtime_objects() == runtime.runtime_objects()
     assert compiled == NAMES
 

@@ -217,6 +217,7 @@ def test_what_no_token_is_in_does_not_count_whatever_it_is(attend, shape, dtype,
     np.testing.assert_array_equal(run(q, stale, length), run(q, clean, length))
 
 
+@pytest.mark.parametrize("unit", UNITS, indirect=True)
 @pytest.mark.parametrize("scale", [1e3, 1e18, 1e36])
 def test_huge_scores_choose_the_largest(attend, shape, scale):
     heads = shape(h_q=2, h_kv=1)
@@ -278,6 +279,7 @@ def test_the_cache_is_as_it_was(unit, shape, unwritten):
         np.testing.assert_array_equal(got, before)
 
 
+@pytest.mark.parametrize("unit", UNITS, indirect=True)
 @pytest.mark.parametrize(("h_q", "d"), [(1, 32), (5, 64), (4, 96)])
 def test_what_is_rounded_at_once_is_the_nearest(attend, unit, shape, h_q, d):
     """In the rows that a product reads, of which what pads them is not written."""
