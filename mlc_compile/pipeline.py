@@ -195,7 +195,7 @@ def _all_phases(plan: Plan) -> tuple[Phase, ...]:
                 relax.transform.RemovePurityChecking(),
                 relax.transform.CallTIRRewrite(),
                 BoundTokens(plan.limits.prefill_chunk),
-                PlanMemory(plan.target.arena),
+                PlanMemory(plan.target.arena, plan.target.in_place),
             ),
         ),
         Phase(
@@ -215,7 +215,7 @@ def _all_phases(plan: Plan) -> tuple[Phase, ...]:
 
 def _activations(plan: Plan) -> tuple[Pass, ...]:
     """How matmuls read their activations; unquantized weights leave no choice."""
-    target, rows = plan.target, plan.limits.prefill_chunk
+    target = plan.target
     norms, swiglu = FuseRMSNormLinear(target), FuseSwiGLUEpilogue(target)
     fused = (FuseResidual(), norms, swiglu)
     if not has_codes(find_scheme(plan.scheme)):
@@ -228,7 +228,7 @@ def _activations(plan: Plan) -> tuple[Pass, ...]:
         FuseResidual(),
         norms,  # of the matmuls that stay float32
         # After these: it takes the matmul with all that was fused into it.
-        FuseQuantizeGemv(target, rows),
+        FuseQuantizeGemv(target),
         # After FuseQuantizeGemv: only what that makes has the epilogue. SwiGLU is then in its
         # reader's quantization already, and stays there where the matmul cannot take it.
         swiglu,

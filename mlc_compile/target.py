@@ -49,7 +49,7 @@ HOST_ROWS: Final = {
         "cpu-x86-64-v3",
         "cpu-x86-64-v2",
     ),
-    ("Linux", "aarch64"): ("cpu-aarch64-i8mm", "cpu-aarch64"),
+    ("Linux", "aarch64"): ("cpu-aarch64-i8mm", "cpu-aarch64-dotprod", "cpu-aarch64"),
     ("Darwin", "aarch64"): ("cpu-apple-m2", "cpu-apple-m1"),
 }
 
@@ -85,6 +85,8 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     buffers: int | None = None  # the most that a kernel may take; None: enough
     binding_bytes: int | None = None  # the most of one buffer that a kernel sees; None: enough
     grid: int = 65535  # the most blocks along x
+    cores: int = 16  # that run blocks side by side, for estimates: a GPU may have any number
+    in_place: bool = True  # whether a kernel may write a buffer that another argument reads
 
 
 Backend = Literal["cpu", "cuda", "metal", "vulkan", "webgpu"]
@@ -131,6 +133,11 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return self.vector_bits // 32
 
     @property
+    def register_bytes(self) -> int:
+        """Of all vector registers together."""
+        return self.vector_registers * self.vector_bits // 8
+
+    @property
     def arch(self) -> str:
         """The instruction set: the first part of the triple."""
         return self.triple.split("-", maxsplit=1)[0]
@@ -139,6 +146,11 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def arena(self) -> bool:
         """Whether kernels take tensors that begin inside a buffer: where a pointer can."""
         return self.device is None
+
+    @property
+    def in_place(self) -> bool:
+        """Whether a kernel may write a buffer that another of its arguments reads."""
+        return self.device is None or self.device.in_place
 
     @property
     def binding_bytes(self) -> int | None:
@@ -186,7 +198,8 @@ def find_target(name: str) -> Target:
 
 def _variants(name: str) -> Target:
     first, *rest = name.split(VARIANT)
-    typed = [find_target(first), *(find_target(_completed(piece)) for piece in rest)]
+    row = find_target(first)
+    typed = [row, *(find_target(_completed(piece, row.triple)) for piece in rest)]
     if len({row.name for row in typed}) != len(typed):
         raise ConfigError(f"{name} names a target twice", hint="name each variant once")
     rows = sorted(typed, key=lambda row: len(row.requires))
@@ -226,10 +239,12 @@ def _library_of(variant: Target) -> str:
     return f"{plain.stem}-{variant.name}{plain.suffix}"
 
 
-def _completed(piece: str) -> str:
-    """The preset that `piece` is, or ends; itself where there is no such one, for the error."""
+def _completed(piece: str, triple: str) -> str:
+    """The preset that `piece` is, or ends for `triple`; itself if there is none, for the error."""
     rows = _rows()
-    ending = [row for row in rows if row.endswith(f"-{piece}")]
+    ending = [
+        name for name, row in rows.items() if name.endswith(f"-{piece}") and row.triple == triple
+    ]
     return piece if piece in rows or len(ending) != 1 else ending[0]
 
 

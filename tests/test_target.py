@@ -75,6 +75,12 @@ def test_a_vulkan_row_is_at_least_the_generic_one(name):
     assert device.binding_bytes < 1 << 32, "a binding's size is a uint32"
 
 
+@pytest.mark.parametrize("name", PRESETS)
+def test_only_webgpu_forbids_to_write_what_another_argument_reads(name):
+    row = find_target(name)
+    assert row.in_place is (row.backend != "webgpu")
+
+
 @pytest.mark.parametrize(
     ("name", "near"),
     [("cpu-x86-64-v5", "cpu-x86-64-v4"), ("cpuu", "cpu"), ("CPU", "cpu"), ("apple-m1", "m1")],
@@ -302,11 +308,16 @@ def test_variants_of_macs_are_one_artifact():
 
 
 @pytest.mark.parametrize(
-    "name", ["cpu-aarch64+dotprod+i8mm", "cpu-aarch64-i8mm+dotprod+cpu-aarch64"]
+    ("name", "plainest"),
+    [
+        ("cpu-aarch64+dotprod+i8mm", "cpu-aarch64"),
+        ("cpu-aarch64-i8mm+dotprod+cpu-aarch64", "cpu-aarch64"),
+        ("cpu-android-arm64+i8mm+dotprod", "cpu-android-arm64"),
+    ],
 )
-def test_variants_of_arm_are_ordered_alike(name):
+def test_variants_of_arm_are_ordered_alike_and_of_one_system(name, plainest):
     rows = find_target(name).libraries
-    assert [row.name for row in rows] == ["cpu-aarch64", "cpu-aarch64-dotprod", "cpu-aarch64-i8mm"]
+    assert [row.name for row in rows] == [plainest, f"{plainest}-dotprod", f"{plainest}-i8mm"]
 
 
 def test_a_variant_s_library_keeps_the_system_s_suffix(presets):

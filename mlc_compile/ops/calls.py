@@ -7,7 +7,16 @@ from tvm import relax
 from tvm.ir import Op, make_node
 from tvm.tirx import IntImm
 
-from mlc_compile.ops.attributes import NARROW, SOURCES, Attention, Grouping, Matrix, Source, Weight
+from mlc_compile.ops.attributes import (
+    COMPUTE_DTYPE,
+    NARROW,
+    SOURCES,
+    Attention,
+    Grouping,
+    Matrix,
+    Source,
+    Weight,
+)
 
 
 def weight(w: Weight) -> relax.Call:
@@ -194,10 +203,23 @@ def is_one_row(expr: relax.Expr) -> bool:
     return isinstance(m, IntImm) and int(m) == 1
 
 
+def is_plain(matmul: relax.Call) -> bool:
+    """Whether nothing is fused into a `mlc.quantized_matmul`: no source, residual or SwiGLU."""
+    attrs = matmul.attrs
+    return attrs["source"] == "plain" and not attrs["residual"] and not attrs["swiglu"]
+
+
+def in_compute_dtype(*tensors: relax.Expr) -> bool:
+    """Whether all are of COMPUTE_DTYPE, which norms and SwiGLU have kernels for."""
+    return all(str(tensor.ty.dtype) == COMPUTE_DTYPE for tensor in tensors)
+
+
 def norms_rows(call: relax.Call) -> bool:
     """Whether a call of Relax's rms_norm normalizes each row of a tensor [1, m, k]."""
-    rank = len(shape_of(call))
-    return rank == 3 and [int(a) % rank for a in call.attrs.axes] == [rank - 1]
+    shape = shape_of(call)
+    if len(shape) != 3 or not isinstance(shape[0], IntImm) or int(shape[0]) != 1:
+        return False
+    return [int(a) % 3 for a in call.attrs.axes] == [2]
 
 
 def with_args(call: relax.Call, args: Sequence[relax.Expr]) -> relax.Call:

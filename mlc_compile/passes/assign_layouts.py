@@ -57,7 +57,7 @@ class _Assigner(PyExprMutator):
         if ops.is_call(call, "mlc.weight") and _is_raw_vector(call):
             (packed,) = _assign([ops.Weight.of(call)], VECTORS)
             return ops.weight(packed)
-        if ops.is_call(call, "relax.astype") and self._is_vector(call.args[0]):
+        if self._is_widening_of_vector(call):
             return self.visit_expr(call.args[0])  # now float32 as stored
         return super().visit_call_(call)
 
@@ -68,8 +68,10 @@ class _Assigner(PyExprMutator):
         layout = _cut(weights[0], self.asked)
         return [self.builder_.emit(ops.weight(w)) for w in _assign(weights, layout)]
 
-    def _is_vector(self, var: relax.Expr) -> bool:
-        bound = call_of(var, self.bindings)
+    def _is_widening_of_vector(self, call: relax.Call) -> bool:
+        if not ops.is_call(call, "relax.astype") or not ops.in_compute_dtype(call):
+            return False
+        bound = call_of(call.args[0], self.bindings)
         return ops.is_call(bound, "mlc.weight") and len(bound.attrs["shape"]) == 1
 
 

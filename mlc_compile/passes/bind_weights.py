@@ -61,7 +61,8 @@ def _weights(mod: IRModule) -> list[ops.Weight]:
         for value in bindings_of(func).values():
             if ops.is_call(value, "mlc.weight"):
                 w = ops.Weight.of(value)
-                tensors.setdefault(w.sources, {}).setdefault(w.part, w)
+                first = tensors.setdefault(w.sources, {}).setdefault(w.part, w)
+                assert w == first, f"{w} is one parameter with {first}: readers want one form"
     ordered = sorted(tensors.items(), key=lambda item: _natural_order(item[0]))
     return [w for _, parts in ordered for w in parts.values()]
 

@@ -9,7 +9,8 @@ with narrower ones takes that many times longer.
 
 Two fusions are done once whatever the shape, write less and hold no more, so there is nothing
 to weigh: a residual that is added to finished sums (FuseResidual), and a norm or SwiGLU that is
-computed where the one reader quantizes it (FuseQuantizeSource).
+computed where the one reader quantizes it (FuseQuantizeSource). On a GPU nothing is weighed: a
+norm or SwiGLU of one row saves a launch there, and costs a thread few operations.
 """
 
 from dataclasses import dataclass
@@ -24,9 +25,6 @@ from mlc_compile.target import Target
 
 FEW: Final = 2  # rows, of several: what is decided must not be worse for any number
 LANES: Final = 16  # float32 of the vectors that `Rates` are for
-BLOCK: Final = 256  # threads of a GPU's block, where the device allows as many
-TEAM: Final = 16  # of these, that share an output where no threads step together
-BUSY: Final = 32768  # threads that keep a large GPU busy
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +42,7 @@ class Rates:
     tile: float = 12  # the same in the kernel for several rows, which computes a tile of them
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceRates:
-    """Nanoseconds on a GPU: of a launch, a thread's operation, and joining a block's sums."""
-
-    launch: float = 3000
-    operation: float = 1
-    join: float = 200
-
-
 CPU: Final = Rates()
-GPU: Final = DeviceRates()
 SOURCES: Final = {"plain": 0, "rms_norm": CPU.norm, "swiglu": CPU.swiglu}  # by ops.Source.kind
 
 
@@ -97,21 +85,17 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Matmul:
-    """x[rows, k] times w[n, k].
-
-    Of a number of rows that is not known, what a call may have that speaks against fusing.
-    """
+    """x[rows, k] times w[n, k]; of a number of rows that is not known, FEW."""
 
     rows: int
     n: int
     k: int
 
     @classmethod
-    def of(cls, call: relax.Call, k: int, rows: int) -> "Matmul":
-        """Of a matmul's call with x[1, m, k]; m is `rows` where it is not known."""
+    def of(cls, call: relax.Call, k: int) -> "Matmul":
+        """Of a matmul's call with x[1, m, k]."""
         m, w = ops.shape_of(call)[1], ops.Matrix.of(call)
-        known = int(m) if isinstance(m, IntImm) else rows
-        return cls(rows=known, n=w.n, k=k)
+        return cls(rows=int(m) if isinstance(m, IntImm) else FEW, n=w.n, k=k)
 
     @property
     def blocks(self) -> int:
@@ -120,22 +104,13 @@ class Matmul:
 
 
 def norm_in_matmul(target: Target, matmul: Matmul) -> Cost:
-    """RMSNorm inside the product that reads it.
+    """RMSNorm inside the product that reads it, on a CPU.
 
-    On a CPU each core prepares the one row, which they would wait for anyway. Of several rows
+    Each core prepares the one row, which they would wait for anyway. Of several rows
     gamma multiplies the weights, decoded or only read: a multiplication for each of them, to
     save writing x again, which for `FEW` rows is little. (Qwen3-0.6B in float32 with all norms
-    fused: prefill of 16 tokens at 0.975 of the speed, of 128 at 0.99.) On a GPU each block
-    sums the squares of the x that it stages, and reads gamma.
+    fused: prefill of 16 tokens at 0.975 of the speed, of 128 at 0.99.)
     """
-    if target.device is not None:
-        threads = min(BLOCK, target.device.threads)
-        again = 3 * -(-matmul.k // threads) * GPU.operation + GPU.join
-        return Cost(
-            f"a norm of {matmul.k} columns in each block of threads",
-            repeated_ns=again,
-            saved_ns=GPU.launch,
-        )
     if matmul.rows == 1:
         row = _vectors(target, matmul.k) * CPU.norm
         return Cost(
@@ -155,21 +130,11 @@ def norm_in_matmul(target: Target, matmul: Matmul) -> Cost:
 
 
 def swiglu_in_gemv(target: Target, matmul: Matmul) -> Cost:
-    """SwiGLU where the sums of gate and up are in registers, of one row.
+    """SwiGLU where the sums of gate and up are in a CPU's registers, of one row.
 
     A task takes two blocks of rows instead of one, so there are half as many. It saves each
-    core the SwiGLU of all values on the way into its own quantization; a GPU, a launch.
+    core the SwiGLU of all values on the way into its own quantization.
     """
-    if target.device is not None:
-        threads = min(BLOCK, target.device.threads)
-        lanes = target.device.subgroup if target.device.subgroup > 1 else TEAM
-        tasks = -(-matmul.n // 2 * lanes // threads)
-        row = 3 * -(-matmul.k // lanes) * GPU.operation
-        return Cost(
-            f"gate and up in one of {tasks} blocks of threads",
-            idle_ns=_more_turns(tasks, BUSY // threads) * row,
-            saved_ns=GPU.launch,
-        )
     narrow = _narrow(target)
     block = matmul.k / GROUP * CPU.dot * narrow
     values = _vectors(target, matmul.n // 2) * CPU.swiglu
@@ -185,20 +150,20 @@ def swiglu_in_gemv(target: Target, matmul: Matmul) -> Cost:
 
 
 def quantize_in_gemv(target: Target, matmul: Matmul, source: ops.Source) -> Cost:
-    """Quantization of x, from its source on, in each core before its first block of rows.
+    """Quantization of the one row, from its source on, in each core before its first row block.
 
     Shared out, it would take a core its part of that and one more launch; and the product
     would go through the kernel for several rows, which computes a whole tile of them.
     """
     prepared = CPU.quantize + SOURCES[source.kind]
-    all_rows = matmul.rows * _vectors(target, matmul.k) * prepared
+    row = _vectors(target, matmul.k) * prepared
     groups = -(-matmul.k // GROUP)
     tiles = matmul.blocks * groups * (CPU.tile - CPU.dot) * _narrow(target) / target.cores
     return Cost(
-        f"quantizing {matmul.rows} x {matmul.k} values in each of {target.cores} cores",
-        repeated_ns=all_rows * (1 - 1 / target.cores),
-        saved_ns=CPU.launch + (tiles if matmul.rows == 1 else 0),
-        private_bytes=matmul.rows * (matmul.k + 8 * groups),
+        f"quantizing {matmul.k} values in each of {target.cores} cores",
+        repeated_ns=row * (1 - 1 / target.cores),
+        saved_ns=CPU.launch + tiles,
+        private_bytes=matmul.k + 8 * groups,
         cache_bytes=target.l2_bytes,
     )
 

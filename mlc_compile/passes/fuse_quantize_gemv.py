@@ -3,7 +3,7 @@
     int8_matmul(quantize_act(x; source), parts)   ->   int8_gemv(x, parts; source)
 
 For one row only: every thread repeats the quantization, which for one row costs less than
-a barrier and the kernel for several rows (`cost.quantize_in_gemv`), and for many would not.
+a barrier and the kernel for several rows (`cost.quantize_in_gemv`).
 Only if the matmul is the quantization's only reader; after MergeProjections it is.
 """
 
@@ -16,8 +16,8 @@ from tvm.ir.transform import PassContext, module_pass
 from tvm.relax.expr_functor import mutator
 
 from mlc_compile import ops
-from mlc_compile.passes import cost, events
-from mlc_compile.passes.rewrite import Bindings, Fuser, call_of, fuse_functions
+from mlc_compile.passes import cost
+from mlc_compile.passes.rewrite import Bindings, TargetFuser, call_of, fuse_functions
 from mlc_compile.target import Target
 
 MATMUL: Final = "mlc.int8_matmul"
@@ -26,31 +26,17 @@ MATMUL: Final = "mlc.int8_matmul"
 @module_pass(opt_level=0, name="FuseQuantizeGemv")
 @dataclass(frozen=True)
 class FuseQuantizeGemv:
-    """Every single-row `mlc.int8_matmul`, where that pays.
-
-    `rows` is the most that a call has where the number is not known.
-    """
+    """Every single-row `mlc.int8_matmul`, where that pays."""
 
     target: Target
-    rows: int
 
     def transform_module(self, mod: IRModule, _ctx: PassContext) -> IRModule:
-        return fuse_functions(mod, partial(_Fuser, given=self))
+        return fuse_functions(mod, partial(_Fuser, target=self.target))
 
 
 @mutator
-class _Fuser(Fuser):
+class _Fuser(TargetFuser):
     step: ClassVar[str] = "FuseQuantizeGemv"
-
-    def __init__(
-        self,
-        mod: IRModule,
-        func: relax.Function,
-        noted: list[events.Event],
-        given: FuseQuantizeGemv,
-    ) -> None:
-        super().__init__(mod, func, noted)
-        self.given = given
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         if not ops.is_call(call, MATMUL):
@@ -70,12 +56,10 @@ class _Fuser(Fuser):
 
     def _refusal(self, matmul: relax.Call, source: ops.Source) -> str | None:
         """Why `matmul` is not worth quantizing in each thread."""
-        sizes = cost.Matmul.of(matmul, source.k, self.given.rows)
-        reason = cost.quantize_in_gemv(self.given.target, sizes, source).refusal
-        if ops.is_one_row(matmul):
-            return reason
-        several = "it may have more than one row"
-        return several if reason is None else f"{several}: {reason}"
+        if not ops.is_one_row(matmul):
+            return "it has, or may have, several rows"
+        sizes = cost.Matmul.of(matmul, source.k)
+        return cost.quantize_in_gemv(self.target, sizes, source).refusal
 
     def _stays(self, matmul: relax.Call, reason: str) -> relax.Expr:
         self.refused(MATMUL, reason)

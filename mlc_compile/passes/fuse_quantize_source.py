@@ -4,7 +4,7 @@
     quantize_act(swiglu(gate_up))      ->   quantize_act(gate_up; swiglu)
 
 Only where the quantization is the only reader: otherwise the tensor is needed anyway, and
-an event says so.
+an event says so, as it does of what is not float32.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from tvm.ir.transform import PassContext, module_pass
 from tvm.relax.expr_functor import mutator
 
 from mlc_compile import ops
-from mlc_compile.passes.rewrite import Fuser, call_of, fuse_functions
+from mlc_compile.passes.rewrite import Fuser, call_of, first_reason, fuse_functions
 
 
 @module_pass(opt_level=0, name="FuseQuantizeSource")
@@ -38,8 +38,16 @@ class _Fuser(Fuser):
         if made is None:
             return super().visit_call_(call)
         name = str(producer.op.name)
-        if self.uses[call.args[0]] > 1:
-            self.refused(name, "it has other readers")
+        types = {str(a.ty.dtype) for a in producer.args}
+        reasons = {
+            "it has other readers": self.uses[call.args[0]] > 1,
+            f"it is {', '.join(sorted(types))}: kernels take {ops.COMPUTE_DTYPE}": (
+                types != {ops.COMPUTE_DTYPE}
+            ),
+        }
+        reason = first_reason(reasons)
+        if reason is not None:
+            self.refused(name, reason)
             return super().visit_call_(call)
         self.done(name)
         inputs = [self.visit_expr(a) for a in producer.args]

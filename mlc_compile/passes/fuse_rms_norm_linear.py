@@ -73,9 +73,10 @@ class _Fuser(TargetFuser):
             return mismatch
         if self.uses[normal] > 1:
             return f"it has other readers: each of {self.uses[normal]} would repeat it"
-        if self.target.device is not None and not ops.is_one_row(matmul):
-            return "the kernel for more than one row takes x as it is"
-        sizes = cost.Matmul.of(matmul, _width(normal), cost.FEW)
+        if self.target.device is not None:
+            one = ops.is_one_row(matmul)
+            return None if one else "the kernel for more than one row takes x as it is"
+        sizes = cost.Matmul.of(matmul, _width(normal))
         return cost.norm_in_matmul(self.target, sizes).refusal
 
 

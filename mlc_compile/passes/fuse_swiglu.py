@@ -3,7 +3,7 @@
     g, u = split(y, 2, axis=-1);  silu(g) * u   ->   swiglu(y)
 
 y is read once and neither half is copied out. Must run after MergeProjections. Halves of
-different size or order, another axis, or another activation stay as they are.
+different size or order, another axis, another activation or another type stay as they are.
 """
 
 from typing import ClassVar, Final
@@ -35,11 +35,13 @@ class _Fuser(Fuser):
         if gated is None:
             return super().visit_call_(call)
         split = _split_into(*gated, self.bindings)
-        if split is None or not _halves_last_axis(split):
-            self.refused(SILU, "gate and up are not the halves of one tensor's last axis")
+        halved = split.args[0] if split is not None and _halves_last_axis(split) else None
+        reason = _refusal(halved)
+        if reason is not None:
+            self.refused(SILU, reason)
             return super().visit_call_(call)
         self.done(SILU)
-        return ops.swiglu(self.visit_expr(split.args[0]))
+        return ops.swiglu(self.visit_expr(halved))
 
 
 def _gated(call: relax.Call, bindings: Bindings) -> tuple[relax.Expr, relax.Expr] | None:
@@ -60,6 +62,15 @@ def _split_into(gate: relax.Expr, up: relax.Expr, bindings: Bindings) -> relax.C
         return None
     split = call_of(gate.tuple_value, bindings)
     return split if ops.is_call(split, "relax.split") else None
+
+
+def _refusal(halved: relax.Expr | None) -> str | None:
+    """Why gate and up, which are halves of `halved` if that is one tensor, stay apart."""
+    if halved is None:
+        return "gate and up are not the halves of one tensor's last axis"
+    if not ops.in_compute_dtype(halved):
+        return f"it is {halved.ty.dtype}: kernels take {ops.COMPUTE_DTYPE}"
+    return None
 
 
 def _halves_last_axis(split: relax.Call) -> bool:

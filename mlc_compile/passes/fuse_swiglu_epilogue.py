@@ -14,8 +14,8 @@ y, of 2 i values, is never written, and silu is computed once a value and not on
 thread that quantizes. Must run after FuseQuantizeGemv, which makes the operator that has this
 epilogue on CPUs; where it does not apply, SwiGLU stays with its reader, as FuseQuantizeSource
 left it. Only if nothing else reads y, no residual is added to it, and on a CPU its halves are
-whole row blocks; and only if gate's and up's sums fit the registers together, and half as many
-tasks are still enough (`cost.swiglu_in_gemv`).
+whole row blocks, gate's and up's sums fit the registers together, and half as many tasks are
+still enough (`cost.swiglu_in_gemv`).
 """
 
 from collections.abc import Callable
@@ -74,10 +74,9 @@ class _Fuser(TargetFuser):
 
     def _refusal(self, matmul: relax.Call, product: relax.Var) -> str | None:
         """Why SwiGLU of `product` cannot be what `matmul` writes, or should not."""
-        half, one = int(matmul.attrs["n"]) // 2, ops.is_one_row(matmul)
-        on_cpu = self.target.device is None
+        half, on_cpu = int(matmul.attrs["n"]) // 2, self.target.device is None
         reasons = {
-            "it may have more than one row": on_cpu and not one,
+            "it has, or may have, several rows": on_cpu and not ops.is_one_row(matmul),
             "the matmul before it does not quantize": on_cpu and not ops.is_call(matmul, GEMV),
             "a residual is added before it": bool(matmul.attrs["residual"]),
             "another SwiGLU comes before it": bool(matmul.attrs.get("swiglu", False)),
@@ -85,9 +84,9 @@ class _Fuser(TargetFuser):
             f"its {half} columns are not a multiple of {ROWS}": on_cpu and half % ROWS != 0,
         }
         reason = first_reason(reasons)
-        if reason is not None or not one:
-            return reason  # a tile of several rows is as large for halves as for a whole
-        sizes = cost.Matmul.of(matmul, int(matmul.attrs["k"]), 1)
+        if reason is not None or not on_cpu:
+            return reason
+        sizes = cost.Matmul.of(matmul, int(matmul.attrs["k"]))
         return cost.swiglu_in_gemv(self.target, sizes).refusal
 
     def _without_swiglu(self, reader: relax.Call, fused: relax.Call) -> relax.Call:

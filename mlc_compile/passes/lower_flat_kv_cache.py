@@ -3,7 +3,7 @@
     f(x, kv): attention(qkv, gamma_q, gamma_k, kv)
     ->
     f(x, (k_pages, v_pages, table, length)):
-        angles = rope_angles(length, ..)                           # once a call
+        angles = rope_angles(length, ..)          # once a call, if all layers turn alike
         q, k_pages, v_pages = flat_append(qkv, gamma_q, gamma_k, angles, ..)
         flat_attend(q, k_pages, v_pages, table, length)
 
@@ -64,7 +64,7 @@ class _Lowerer(PyExprMutator):
     def __init__(self, mod: IRModule, x: relax.Var) -> None:
         super().__init__(mod)
         self.x = x  # has a row for each token; not qkv, which then has one reader
-        self.angles: list[relax.Var] = []  # the one call of a function, made by its first layer
+        self.angles: dict[tuple[object, float], relax.Var] = {}  # by frequencies and scale
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         if not ops.is_call(call, "mlc.attention"):
@@ -86,8 +86,9 @@ class _Lowerer(PyExprMutator):
         return relax.Tuple([o, emit(relax.Tuple([k, v, table, length]))])
 
     def _angles_of(self, length: relax.Var, a: ops.Attention) -> relax.Var:
-        if not self.angles:
+        key = (a.inv_freq, a.rope_scale)
+        if key not in self.angles:
             inv_freq = relax.const(np.array(a.inv_freq, np.float32))
             call = ops.rope_angles(length, inv_freq, self.x, a.rope_scale)
-            self.angles.append(self.builder_.emit(call))
-        return self.angles[0]
+            self.angles[key] = self.builder_.emit(call)
+        return self.angles[key]

@@ -82,7 +82,8 @@ class LowerPagedKVCache:
         layers = _layers(mod)
         if not layers:
             return mod
-        assert layers[0].inv_freq == tuple(self.rope.inverse_frequencies(layers[0].d))
+        angles = tuple(self.rope.inverse_frequencies(layers[0].d))
+        assert all(a.inv_freq == angles for a in layers), "the builtin turns all layers alike"
         on_gpu = self.target.device is not None
         lowered = rewrite_functions(mod, lambda m, f: mutate(_Lowerer(m, self.dtype, on_gpu), f))
         lowered = relax.transform.CanonicalizeBindings()(lowered)

@@ -26,10 +26,17 @@ class NameWeights:
         return rewrite_functions(mod, self._function)
 
     def _function(self, mod: IRModule, func: relax.Function) -> relax.Function:
+        if not self._is_packed(func):
+            return func
         *params, packed = func.params
         body = _Namer(mod, packed, self.names).visit_expr(func.body)
         renamed = relax.Function(params, body, None, func.is_pure, func.attrs)
         return renamed.without_attr("num_input")  # it counted the parameters before the tuple
+
+    def _is_packed(self, func: relax.Function) -> bool:
+        """Whether `func` ends with the tuple; not the second time."""
+        last = func.params[-1].ty if func.params else None
+        return isinstance(last, relax.TupleType) and len(last.fields) == len(self.names)
 
 
 @mutator

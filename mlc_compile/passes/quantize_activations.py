@@ -5,6 +5,8 @@
 Two matmuls of one x share its quantization. Matmuls with unquantized weights stay float32,
 and so does a width that groups of 32 do not divide. Rows that may be several can share a scale
 over more k than a group of the weights has: `several` says how.
+
+Runs before all that fuses into a matmul: one that has a source, a residual or SwiGLU stays float32.
 """
 
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ from tvm.relax.expr_functor import mutator
 from mlc_compile import ops
 from mlc_compile.layout import GROUP
 from mlc_compile.passes import events
-from mlc_compile.passes.rewrite import Fuser, fuse_functions
+from mlc_compile.passes.rewrite import Fuser, first_reason, fuse_functions
 from mlc_compile.quant import SCHEMES, has_codes
 
 MATMUL: Final = "mlc.quantized_matmul"
@@ -60,11 +62,11 @@ class _Quantizer(Fuser):
         call = self.visit_expr_post_order(call)
         if not ops.is_call(call, MATMUL):
             return call
-        x, *parts = call.args
-        reason = self.given.refusal or _refusal(x, str(call.attrs["scheme"]))
+        reason = self.given.refusal or _refusal(call)
         if reason is not None:
             self.refused(MATMUL, reason)
             return call
+        x, *parts = call.args
         self.done(MATMUL)
         return ops.int8_matmul(self._acts_of(x), parts, ops.Matrix.of(call))
 
@@ -86,9 +88,12 @@ class _Quantizer(Fuser):
         return several
 
 
-def _refusal(x: relax.Expr, scheme: str) -> str | None:
-    """Why x cannot be multiplied as int8 by weights of `scheme`."""
-    k = int(ops.shape_of(x)[-1])
-    if not has_codes(SCHEMES[scheme]):
-        return f"weights of scheme {scheme} are not integers"
-    return f"its {k} columns are not a multiple of {GROUP}" if k % GROUP else None
+def _refusal(matmul: relax.Call) -> str | None:
+    """Why what `matmul` reads cannot be multiplied as int8."""
+    scheme, k = str(matmul.attrs["scheme"]), int(matmul.attrs["k"])
+    reasons = {
+        f"weights of scheme {scheme} are not integers": not has_codes(SCHEMES[scheme]),
+        f"its {k} columns are not a multiple of {GROUP}": k % GROUP != 0,
+        "a source, a residual or SwiGLU is fused into it": not ops.is_plain(matmul),
+    }
+    return first_reason(reasons)

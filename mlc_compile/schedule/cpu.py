@@ -44,7 +44,7 @@ def _take(call: relax.Call, _target: Target) -> Kernel:
 
 def _rms_norm(call: relax.Call, _target: Target) -> Kernel | None:
     x, gamma = call.args
-    if not ops.norms_rows(call) or x.ty.dtype != gamma.ty.dtype:
+    if not ops.norms_rows(call) or not ops.in_compute_dtype(x, gamma):
         return None
     k, eps = int(ops.shape_of(x)[-1]), float(call.attrs.epsilon)
     return plain("rms_norm", norm.rms_norm(k, eps, rows_of(x)), call)

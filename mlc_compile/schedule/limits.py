@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from tvm import IRModule, tirx
+from tvm import IRModule, s_tir, tirx
 
 from mlc_compile.errors import TargetError
 from mlc_compile.target import Device, Target
@@ -19,6 +19,12 @@ EXTENT: Final = "thread_extent"  # the attribute by which a kernel binds an inde
 BLOCK: Final = "blockIdx.x"
 THREAD: Final = "threadIdx."
 SHARED: Final = "shared"
+PLACING: Final = (  # of TVM's own lowering, and in its order
+    s_tir.transform.LowerInitBlock(),
+    s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+    s_tir.transform.ConvertBlocksToOpaque(),
+    s_tir.transform.CompactBufferAllocation(),
+)
 HINT: Final = "the model's shapes are too large for this target's kernels: choose another target"
 
 
@@ -52,7 +58,20 @@ def require_limits(mod: IRModule, target: Target) -> None:
 
 def launches_of(func: tirx.PrimFunc) -> list[Taken]:
     """What each launch of a kernel asks for, in order; sizes that are symbolic are not counted."""
-    return [_taken(launch) for launch in _launches(func.body)]
+    return [_taken(launch) for launch in _launches(_placed(func).body)]
+
+
+def _placed(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A kernel as TVM's schedules write it, each buffer allocated in the launch that uses it alone.
+
+    They allocate all at the start of the function, as if no two blocks of threads had their own.
+    """
+    if not isinstance(func.body, s_tir.SBlockRealize):
+        return func
+    mod = IRModule({"main": func})
+    for step in PLACING:
+        mod = step(mod)
+    return mod["main"]
 
 
 def _excesses(func: tirx.PrimFunc, device: Device) -> Iterator[tuple[str, int, int]]:

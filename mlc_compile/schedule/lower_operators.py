@@ -62,7 +62,7 @@ class LowerOperators:
             for name, count in sorted(lowerer.used.items())
         ]
         left = [
-            events.Event(NAME, name, "refused", "no kernel of ours takes its shapes: TVM's does")
+            events.Event(NAME, name, "refused", "no kernel of ours takes its arguments: TVM's does")
             for name in sorted(lowerer.left)
         ]
         out = with_tuned(events.record(out, [*chosen, *lowerer.told, *left]), lowerer.tuned)

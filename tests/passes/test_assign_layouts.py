@@ -85,6 +85,17 @@ def test_a_vector_becomes_wide_and_its_cast_goes(graph, weight, same, dtype):
     same(AssignLayouts("rows16")(graph(X, before)), graph(X, after))
 
 
+def test_a_cast_of_a_vector_to_another_type_stays(graph, weight, same):
+    def of(layout, dtype):
+        def body(emit, x):
+            stored = emit(weight("g.weight", 64, layout=layout, dtype=dtype))
+            return emit(relax.Tuple([x, emit(relax.op.astype(stored, "bfloat16"))]))
+
+        return graph(X, body)
+
+    same(AssignLayouts("rows16")(of(ops.RAW, "float16")), of("wide", "float32"))
+
+
 def test_casts_of_other_tensors_stay(graph, stays):
     module = graph(X, lambda emit, x: emit(relax.op.astype(x, "float16")))
     stays(AssignLayouts("rows16"), module)

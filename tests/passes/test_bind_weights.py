@@ -108,6 +108,15 @@ def test_parts_of_one_tensor_stay_together_whoever_reads_them_first(graph, weigh
     assert {p.name for p in tensor.parts} == {"w.q_weight", "w.q_scale"}
 
 
+def test_two_forms_of_one_weight_are_our_bug(graph, weight):
+    def body(emit, x):
+        forms = [emit(weight("w.weight", 64, dtype=dtype)) for dtype in ("float16", "float32")]
+        return emit(relax.Tuple([x, *forms]))
+
+    with pytest.raises(AssertionError, match="readers want one form"):
+        BindWeights()(graph(X, body))
+
+
 def test_a_module_without_weights_stays(graph, stays):
     stays(BindWeights(), graph(X, lambda emit, x: emit(relax.op.abs(x))))
 

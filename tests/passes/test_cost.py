@@ -6,13 +6,11 @@ import pytest
 from mlc_compile import ops
 from mlc_compile.passes import cost
 from mlc_compile.passes.cost import Cost, Matmul
-from mlc_compile.schedule.kernels.gpu import gemv_tile
 from mlc_compile.target import find_target
 
 V2, V3, V4 = (find_target(f"cpu-x86-64-v{level}") for level in (2, 3, 4))
 ARM, M1 = find_target("cpu-aarch64-dotprod"), find_target("cpu-apple-m1")
-CUDA, METAL = find_target("cuda-multi"), find_target("metal")
-CPUS, GPUS = (V2, V3, V4, ARM, M1), (CUDA, METAL)
+CPUS = (V2, V3, V4, ARM, M1)
 WITH_DOT = (V3, V4, ARM, M1)
 
 # Qwen3's matmuls as they are merged: (n, k) of q+k+v, o, gate+up, down and the head.
@@ -42,7 +40,7 @@ def edge(refusal, low, high):
     return low
 
 
-@pytest.mark.parametrize("target", [*CPUS, *GPUS], ids=lambda t: t.name)
+@pytest.mark.parametrize("target", CPUS, ids=lambda t: t.name)
 @pytest.mark.parametrize(("n", "k"), SHAPES)
 def test_a_norm_before_one_row_is_fused_in_every_model(target, n, k):
     assert cost.norm_in_matmul(target, of(n, k)).refusal is None
@@ -68,7 +66,7 @@ def test_one_row_is_quantized_in_every_thread_in_every_model(target, kind, n, k)
     assert cost.quantize_in_gemv(target, of(n, k), source(kind, k)).refusal is None
 
 
-@pytest.mark.parametrize("target", [*WITH_DOT, *GPUS], ids=lambda t: t.name)
+@pytest.mark.parametrize("target", WITH_DOT, ids=lambda t: t.name)
 @pytest.mark.parametrize(("n", "k"), [shapes[2] for shapes in MODELS.values()])
 def test_swiglu_of_one_row_is_fused_in_every_model(target, n, k):
     assert cost.swiglu_in_gemv(target, of(n, k)).refusal is None
@@ -94,28 +92,6 @@ def test_a_norm_before_one_row_must_fit_the_cache_of_a_core():
     )
 
 
-def test_a_norm_in_each_block_of_a_gpu_must_be_quicker_than_a_launch():
-    """3 operations a value, of 256 threads, and 200 ns to join them: 3000 for a launch."""
-    last = edge(lambda k: cost.norm_in_matmul(CUDA, of(4096, k)).refusal, 1024, 10**6)
-    assert last == 256 * ((3000 - 200) // 3)
-    assert cost.norm_in_matmul(CUDA, of(4096, last + 1)).refusal == (
-        "a norm of 238849 columns in each block of threads would take 3 us to save 3 us"
-    )
-
-
-def test_rows_are_quantized_in_every_thread_for_less_than_a_launch():
-    """2.7 ns for 16 values, and 15 of 16 cores could have done something else: 2500 a launch."""
-
-    def refusal(rows):
-        return cost.quantize_in_gemv(V4, of(4096, 1024, rows), source("plain", 1024)).refusal
-
-    last = edge(refusal, 2, 512)
-    assert last == int(2500 / (1024 / 16 * 2.7 * 15 / 16))
-    assert refusal(last + 1) == (
-        "quantizing 16 x 1024 values in each of 16 cores would take 2.59 us to save 2.5 us"
-    )
-
-
 def test_a_row_is_quantized_in_every_thread_unless_it_is_long_and_the_matrix_narrow():
     """Of one block of rows the other kernel would waste little: a launch is what is saved."""
 
@@ -124,7 +100,7 @@ def test_a_row_is_quantized_in_every_thread_unless_it_is_long_and_the_matrix_nar
 
     last = edge(lambda groups: refusal(32 * groups), 32, 4000) * 32
     assert refusal(last + 32) == (
-        f"quantizing 1 x {last + 32} values in each of 16 cores would take 2.86 us to save 2.86 us"
+        f"quantizing {last + 32} values in each of 16 cores would take 2.86 us to save 2.86 us"
     )
     assert cost.quantize_in_gemv(V4, of(64, last + 32), source("plain", last + 32)).refusal is None
 
@@ -164,25 +140,9 @@ def test_few_tasks_are_still_worth_it_where_rows_are_short():
     assert last == int((8 * 4.5 * 15 / 16 + 80) / 1.8)
 
 
-def test_on_a_gpu_half_the_blocks_of_threads_may_be_too_few_too():
-    """3 operations for each value of a thread's share of a row; 64 blocks are half of busy."""
-    few, many = 2 * 64 * 256 // 32, 2 * 65 * 256 // 32
-    last = edge(lambda k: cost.swiglu_in_gemv(CUDA, of(few, k)).refusal, 32, 10**5)
-    assert last == 32 * (3000 // 3)
-    assert cost.swiglu_in_gemv(CUDA, of(many, last + 1)).refusal is None
-    assert cost.swiglu_in_gemv(CUDA, of(few, last + 1)).refusal == (
-        "gate and up in one of 64 blocks of threads would take 3 us to save 3 us"
-    )
-
-
 def test_narrower_vectors_take_as_many_times_longer():
     wide, narrow = (cost.norm_in_matmul(t, of(4096, 1024, 512)) for t in (V4, ARM))
     assert narrow.repeated_ns == 4 * wide.repeated_ns
-
-
-def test_a_gpu_is_described_as_its_kernels_are_sized():
-    sizes = (cost.BLOCK, cost.TEAM, cost.BUSY)
-    assert sizes == (gemv_tile.THREADS, gemv_tile.TEAM, gemv_tile.BUSY)
 
 
 def test_a_cost_that_only_saves_is_no_reason():

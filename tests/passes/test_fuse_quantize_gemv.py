@@ -9,7 +9,7 @@ from mlc_compile.passes.fuse_quantize_gemv import FuseQuantizeGemv
 from mlc_compile.target import find_target
 from tests.passes.int8_graphs import DTYPES, SOURCES, K, W, acts_of, module_of, separate
 
-FUSE = FuseQuantizeGemv(find_target("cpu-x86-64-v4"), rows=512)
+FUSE = FuseQuantizeGemv(find_target("cpu-x86-64-v4"))
 
 
 @pytest.fixture
@@ -36,14 +36,10 @@ def test_one_row_is_quantized_where_it_is_multiplied(module, same, told, kind, w
     assert told(got, "FuseQuantizeGemv") == [("mlc.int8_matmul", "done", "")]
 
 
-DEAR = ": quantizing 512 x 64 values in each of 16 cores would take 5.18 us to save 2.5 us"
-
-
-@pytest.mark.parametrize(("m", "price"), [(2, ""), (16, ""), (512, DEAR), ("n", DEAR)])
-def test_several_rows_or_an_unknown_number_stay(module, refused, m, price):
-    """The kernel has one row; many would not pay anyway."""
+@pytest.mark.parametrize("m", [2, 512, "n"])
+def test_several_rows_or_an_unknown_number_stay(module, refused, m):
     reasons = refused(FUSE, module(separate("plain"), m=m))
-    assert reasons == [f"it may have more than one row{price}"]
+    assert reasons == ["it has, or may have, several rows"]
 
 
 @pytest.mark.parametrize(("blocks", "fires"), [(4, False), (5, True)])
@@ -60,7 +56,7 @@ def test_a_long_row_is_quantized_apart_from_a_narrow_matrix(graph, refused, told
         assert told(FUSE(mod), "FuseQuantizeGemv") == [("mlc.int8_matmul", "done", "")]
     else:
         assert refused(FUSE, mod) == [
-            "quantizing 1 x 40960 values in each of 16 cores would take 6.48 us to save 5.76 us"
+            "quantizing 40960 values in each of 16 cores would take 6.48 us to save 5.76 us"
         ]
 
 

@@ -98,6 +98,16 @@ def test_a_norm_with_other_readers_stays_and_an_event_says_so(graph, same, body)
     same(got.without_attr(events.ATTRIBUTE), graph(INPUTS, body))
 
 
+@pytest.mark.parametrize("halved", [["x", "gamma"], ["gate_up"]], ids=["norm", "swiglu"])
+def test_another_type_stays_and_an_event_says_so(graph, refused, halved):
+    def body(emit, x, gate_up, gamma):
+        made = emit(ops.swiglu(gate_up)) if "gate_up" in halved else norm(emit, x, gamma)
+        return quantized(emit, made)
+
+    mod = graph(INPUTS, body, dtypes=dict.fromkeys(halved, "float16"))
+    assert refused(FuseQuantizeSource(), mod) == ["it is float16: kernels take float32"]
+
+
 NEAR_MISSES = {
     "an argument": lambda emit, x, gate_up, gamma: quantized(emit, x),
     "another operator": lambda emit, x, gate_up, gamma: quantized(emit, emit(relax.op.abs(x))),

@@ -102,6 +102,11 @@ def test_a_gate_without_its_other_half_stays_and_an_event_says_why(graph, refuse
     assert reasons == ["gate and up are not the halves of one tensor's last axis"]
 
 
+def test_another_type_stays_as_the_operator_s_result_is_float32(graph, refused):
+    halves = graph(Y, lambda emit, y, z: gated(emit, y), dtypes={"y": "float16"})
+    assert refused(FuseSwiGLU(), halves) == ["it is float16: kernels take float32"]
+
+
 @pytest.mark.parametrize("case", NO_GATE)
 def test_anything_else_stays(graph, stays, case):
     stays(FuseSwiGLU(), graph(Y, NO_GATE[case]))

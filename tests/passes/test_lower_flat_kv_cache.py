@@ -18,11 +18,11 @@ KV = FlatKV(layers=2, kv_heads=2, head_dim=8, page=64, dtype="float16")
 INPUTS = {"qkv": (1, "n", 64), "gq": (8,), "gk": (8,), "kv": None}
 
 
-def attentions(layers):
+def attentions(layers, scales=(1.0, 1.0)):
     def body(emit, qkv, gq, gk, kv):
         outs = []
         for layer in range(layers):
-            a = dataclasses.replace(ATTENTION, layer=layer)
+            a = dataclasses.replace(ATTENTION, layer=layer, rope_scale=scales[layer])
             both = emit(ops.attention(qkv, gq, gk, kv, a))
             outs.append(emit(relax.TupleGetItem(both, 0)))
             kv = emit(relax.TupleGetItem(both, 1))
@@ -82,6 +82,14 @@ def test_angles_are_computed_once_a_call_and_layers_are_threaded(graph):
     assert first.args[3].same_as(second.args[3])
     for i in (4, 5):  # the second layer writes into the pages that the first one gave
         assert bound[bound[second.args[i]].tuple_value].same_as(first)
+
+
+def test_layers_that_turn_otherwise_have_angles_of_their_own(graph):
+    lowered = LowerFlatKVCache(KV)(graph(INPUTS, attentions(2, scales=(1.0, 0.5))))
+    bound = bindings_of(lowered["main"])
+    appends = calls(lowered, "mlc.flat_append")
+    scales = [float(bound[append.args[3]].attrs["scale"]) for append in appends]
+    assert scales == [1.0, 0.5]
 
 
 def test_for_one_token_append_and_attend_are_one_step(graph):

@@ -76,6 +76,17 @@ def only(module, name="main"):
     return Sequential(clean)(module)
 
 
+def test_layers_that_turn_otherwise_are_our_bug(graph):
+    def body(emit, *args):
+        first = emit(ops.attention(*args, attention()))
+        kv = emit(relax.TupleGetItem(first, 1))
+        other = attention(1, rope=Rope(theta=1e4, original_context=4096))
+        return emit(ops.attention(*args[:3], kv, other))
+
+    with pytest.raises(AssertionError, match="turns all layers alike"):
+        lower(graph(INPUTS, body))
+
+
 def creation(module):
     """The arguments of the builtin that makes the cache."""
     values = relax.analysis.get_var2val(module[CREATE]).values()

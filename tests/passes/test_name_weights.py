@@ -60,6 +60,13 @@ def test_fields_of_other_tuples_stay(graph, same):
     same(NameWeights(NAMES)(module(before)), graph({"x": (1, "n", 4)}, after))
 
 
+def test_a_second_run_changes_nothing(stays):
+    def body(emit, x, packed):
+        return emit(ops.linear(x, emit(relax.TupleGetItem(packed, 0))))
+
+    stays(NameWeights(NAMES), NameWeights(NAMES)(module(body)))
+
+
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_model_names_every_weight_it_has(nano_checkpoint, tied):
     from mlc_compile.checkpoint import read_config

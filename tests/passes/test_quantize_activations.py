@@ -136,6 +136,23 @@ def test_a_width_that_groups_do_not_divide_stays_float(module, refused, k):
     assert reasons == [f"its {k} columns are not a multiple of 32"]
 
 
+NORM = ops.Source("rms_norm", K, 1e-6)
+FUSED = {
+    "a source": lambda x, y, w: ops.with_source(w, [x, y], NORM, w.args[1:]),
+    "a residual": lambda x, y, w: ops.with_residual(w, w.args, y),
+    "SwiGLU": lambda x, y, w: ops.with_swiglu(w, w.args),
+}
+
+
+@pytest.mark.parametrize("fused", FUSED)
+def test_a_matmul_with_more_in_it_than_a_product_stays_float(module, refused, fused):
+    def body(emit, x, y, packed):
+        return emit(FUSED[fused](x, y, ops.quantized_matmul(x, [packed], ops.Matrix(N, "q4f16_1"))))
+
+    reasons = refused(QuantizeActivations(), module(body))
+    assert reasons == ["a source, a residual or SwiGLU is fused into it"]
+
+
 def test_a_refusal_keeps_all_activations_float_and_is_told(module, refused):
     def body(emit, x, y, packed):
         return emit(relax.Tuple([matmul(emit, a, packed) for a in (x, y)]))

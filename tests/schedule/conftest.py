@@ -1,5 +1,6 @@
 """Kernels compiled alone and run on numpy arrays, with guards around every one of them."""
 
+import functools
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -51,10 +52,14 @@ def compile_kernel() -> Callable[..., Kernel]:
 
     from mlc_compile.emit.cpu import code_generation, tvm_target
 
-    def compiled(func: object, target: str = "cpu") -> Kernel:
-        module = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    @functools.lru_cache(maxsize=512)  # claims about one kernel share it
+    def code(source: str, target: str) -> Callable[..., None]:
+        module = tvm.IRModule({"main": tvm.ir.load_json(source)})
         with code_generation():
-            run = tvm.compile(module, target=tvm_target(find_target(target)))["main"]
+            return tvm.compile(module, target=tvm_target(find_target(target)))["main"]
+
+    def compiled(func: object, target: str = "cpu") -> Kernel:
+        run = code(tvm.ir.save_json(func.with_attr("global_symbol", "main")), target)
 
         def call(*arguments: np.ndarray | int) -> Arrays:
             guarded = [_Guarded(a) if isinstance(a, np.ndarray) else a for a in arguments]

@@ -50,8 +50,8 @@ def test_what_a_hand_written_kernel_takes(module):
 
 def test_what_a_scheduled_kernel_takes():
     (taken,) = launches_of(scheduled())
-    assert taken.threads == 2
-    assert taken.shared_bytes % 512 == 0
+    assert (taken.blocks, taken.threads, taken.shared_bytes) == (8, 2, 512)
+    assert [str(one.name) for one in taken.arguments] == ["a", "b"]
 
 
 def test_a_kernel_that_launches_twice_takes_each_on_its_own(module):

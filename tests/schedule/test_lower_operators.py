@@ -11,6 +11,7 @@ from mlc_compile.schedule.lower_operators import RULES, LowerOperators
 from mlc_compile.target import find_target
 
 STEP = LowerOperators(find_target("cpu"))
+STEPS = {"cpu": STEP, "gpu": LowerOperators(find_target("cuda-sm80"))}
 
 
 def module(shapes, body, dtypes=()):
@@ -87,19 +88,23 @@ def test_rms_norm_of_rows_has_a_kernel(axes):
 
 
 @pytest.mark.parametrize(
-    ("shapes", "axes"),
+    ("shapes", "axes", "dtype"),
     [
-        pytest.param([(1, 32, 32), (32,)], 1, id="another axis"),
-        pytest.param([("n", 32), (32,)], -1, id="two dimensions"),
-        pytest.param([(1, "n", 2, 32), (32,)], -1, id="four dimensions"),
-        pytest.param([(1, 4, 32), (4, 32)], [1, 2], id="two axes"),
+        pytest.param([(1, 32, 32), (32,)], 1, "float32", id="another axis"),
+        pytest.param([("n", 32), (32,)], -1, "float32", id="two dimensions"),
+        pytest.param([(1, "n", 2, 32), (32,)], -1, "float32", id="four dimensions"),
+        pytest.param([(1, 4, 32), (4, 32)], [1, 2], "float32", id="two axes"),
+        pytest.param([(2, "n", 32), (32,)], -1, "float32", id="two sequences"),
+        pytest.param([("n", 1, 32), (32,)], -1, "float32", id="any number of sequences"),
+        pytest.param([(1, "n", 32), (32,)], -1, "float16", id="another type"),
     ],
 )
-def test_what_no_rule_answers_is_left_to_tvm_and_an_event_says_so(shapes, axes):
-    before = module(shapes, rms_norm(axes))
-    mod = STEP(before)
+@pytest.mark.parametrize("step", STEPS)
+def test_what_no_rule_answers_is_left_to_tvm_and_an_event_says_so(step, shapes, axes, dtype):
+    before = module(shapes, rms_norm(axes), dtypes=[dtype, dtype])
+    mod = STEPS[step](before)
     tvm.ir.assert_structural_equal(mod.without_attr(events.ATTRIBUTE), before)
-    reason = "no kernel of ours takes its shapes: TVM's does"
+    reason = "no kernel of ours takes its arguments: TVM's does"
     refused = events.Event("LowerOperators", "relax.nn.rms_norm", "refused", reason)
     assert events.read(mod) == (refused,)
 

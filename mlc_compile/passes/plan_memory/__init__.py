@@ -75,9 +75,14 @@ class FunctionMemory(msgspec.Struct, frozen=True, kw_only=True):
 @module_pass(opt_level=0, name=NAME)
 @dataclass(frozen=True)
 class PlanMemory:
-    """`arena`: whether kernels take tensors that begin inside a storage."""
+    """`arena`: whether kernels take tensors that begin inside a storage.
+
+    `in_place`: whether one may write over an argument that dies; WebGPU binds a buffer for writing
+    alone.
+    """
 
     arena: bool
+    in_place: bool = True
 
     def transform_module(self, mod: IRModule, _ctx: PassContext) -> IRModule:
         if read(mod):
@@ -88,7 +93,9 @@ class PlanMemory:
         noted: list[events.Event] = []
         moved: dict[relax.GlobalVar, set[int]] = defaultdict(set)
         for gv, func in relax_functions(mod):
-            alive, layout = best_layout(mod, func, static[gv], arena=self.arena)
+            alive, layout = best_layout(
+                mod, func, static[gv], arena=self.arena, in_place=self.in_place
+            )
             if not alive.steps:
                 continue
             out[gv] = put_in_place(func, layout)

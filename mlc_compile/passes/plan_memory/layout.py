@@ -36,13 +36,13 @@ class Layout:
 
 
 def best_layout(
-    mod: IRModule, func: relax.Function, static: relax.Function, *, arena: bool
+    mod: IRModule, func: relax.Function, static: relax.Function, *, arena: bool, in_place: bool
 ) -> tuple[Liveness, Layout]:
     """What is alive in `func`, and its layout; `static` is `func` as TVM's planner leaves it.
 
     TVM's can only be smaller by what we round up: a few tensors of a few bytes.
     """
-    alive = liveness_of(mod, func)
+    alive = liveness_of(mod, func, in_place=in_place)
     layout = arrange(alive.intermediates, arena=arena)
     if sum(layout.storages) <= storage_bytes(static):
         return alive, layout

@@ -36,6 +36,24 @@ class Sums:
         return TASKS * ROUNDS * DEPTH * self.rows * self.blocks
 
 
+class Floats:
+    """What a DotProduct is for integers, for float32."""
+
+    def sums(self, count: int) -> v.Registers:
+        """`count` vectors of sums, all zero."""
+        made = v.Registers.make(count)
+        made.clear()
+        return made
+
+    def add(self, sums: v.Registers, register: int, w: v.Expr, x: v.Expr) -> None:
+        """One step of a vector of sums."""
+        v.accumulate(*sums[register], w * x)
+
+    def total(self, sums: v.Registers, register: int) -> v.Expr:
+        """A vector of sums."""
+        return v.load(*sums[register], 0)
+
+
 TILES: Final = (Sums(2, 2), Sums(4, 2), Sums(6, 2), Sums(6, 4))
 OF_TILES: Final = Sums(2, 2)  # the most products a load that eight tile registers allow
 
@@ -45,27 +63,21 @@ def peak(tile: Sums, dot: DotProduct | None) -> tirx.PrimFunc:
 
     Integers by `dot`, four to an int32; without it float32. Sums of 16 bits wrap.
     """
-    dtype = "float32" if dot is None else "int32"
+    dtype, unit = (v.F32, Floats()) if dot is None else ("int32", dot)
     count = tile.rows * tile.blocks
     with v.kernel() as builder:
         x = v.argument("x", (DEPTH, tile.rows), dtype)
         w = v.argument("w", (DEPTH, tile.blocks, v.LANES), dtype)
         y = v.argument("y", (TASKS, count, v.LANES), "float32")
         with T.parallel(0, TASKS) as task:
-            sums = v.Registers.make(count) if dot is None else dot.sums(count)
-            if dot is None:
-                sums.clear()
+            sums = unit.sums(count)
             with T.serial(0, ROUNDS), T.serial(0, DEPTH) as step:
                 loaded = [v.load(w, step, b, 0) for b in range(tile.blocks)]
                 for register in range(count):
                     r, b = divmod(register, tile.blocks)
-                    if dot is None:
-                        v.accumulate(*sums[register], loaded[b] * v.splat(x[step, r]))
-                    else:
-                        dot.add(sums, register, loaded[b], v.splat_i32(x[step, r]))
+                    unit.add(sums, register, loaded[b], tirx.Broadcast(x[step, r], v.LANES))
             for register in range(count):
-                total = dot.total(sums, register) if dot is not None else v.load(*sums[register], 0)
-                v.store(v.to_f32(total), y, task, register, 0)
+                v.store(v.to_f32(unit.total(sums, register)), y, task, register, 0)
     return builder.get()
 
 

@@ -250,13 +250,14 @@ def test_what_an_unknown_function_returns_may_hold_its_arguments(graph):
     assert "transpose" not in [t.name for t in memory.tensors if t.first == 0]
 
 
-def test_a_dying_argument_of_an_elementwise_kernel_is_overwritten(graph):
-    def body(emit, x):
-        a = emit(relax.op.permute_dims(x, [1, 0]))
-        b = emit(relax.op.add(a, relax.const(np.ones((16, 8), np.float32))))
-        return emit(relax.op.sum(emit(relax.op.abs(b))))
+def elementwise(emit, x):
+    a = emit(relax.op.permute_dims(x, [1, 0]))
+    b = emit(relax.op.add(a, relax.const(np.ones((16, 8), np.float32))))
+    return emit(relax.op.sum(emit(relax.op.abs(b))))
 
-    mod = lowered(graph({"x": (8, 16)}, body))
+
+def test_a_dying_argument_of_an_elementwise_kernel_is_overwritten(graph):
+    mod = lowered(graph({"x": (8, 16)}, elementwise))
     planned = PlanMemory(True)(mod)
     (memory,) = read(planned)
     assert memory.planned_bytes == memory.lower_bound_bytes == 512
@@ -268,6 +269,15 @@ def test_a_dying_argument_of_an_elementwise_kernel_is_overwritten(graph):
         assert (promise not in planned[kernel].attrs) == overwriting
     told = [(e.subject, e.outcome) for e in events.read(planned)]
     assert told == [("main", "done"), ("add", "done"), ("tir_abs", "done")]
+
+
+def test_nothing_is_overwritten_where_the_device_forbids_it(graph):
+    mod = lowered(graph({"x": (8, 16)}, elementwise))
+    planned = PlanMemory(arena=False, in_place=False)(mod)
+    (memory,) = read(planned)
+    assert memory.planned_bytes == 2 * 512
+    tvm.ir.assert_structural_equal(planned["add"], mod["add"])
+    assert [e.subject for e in events.read(planned)] == ["main"]
 
 
 def test_an_argument_that_is_read_later_is_not_overwritten(graph):

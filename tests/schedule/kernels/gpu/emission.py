@@ -1,15 +1,16 @@
 """What every GPU kernel must be: within its device's limits, and text that compilers take."""
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import pytest
 import tvm
 from tvm import IRModule, tirx
 
+from mlc_compile.emit import metal, webgpu
 from mlc_compile.emit.backend import emitter_of
-from mlc_compile.emit.cuda.emitter import left_as_source
+from mlc_compile.emit.cuda import emitter as cuda
 from mlc_compile.emit.cuda.nvcc import find_nvcc
 from mlc_compile.target import Device, Target, find_target
 from tests.schedule.kernels.gpu.place import INTERPRETED, elsewhere
@@ -18,7 +19,14 @@ from tests.simt.lowering import lower
 from tests.simt.run import execute
 
 ROWS = ("cuda-sm80", "metal", "vulkan", "webgpu")  # one of each kind of device
-PRINTED = ("cuda-sm80", "metal", "webgpu")  # those whose code generator TVM's wheel has
+
+# Those whose code generator TVM's wheel has.
+SOURCES: Mapping[str, Callable[[IRModule, Target], str]] = {
+    "cuda-sm80": cuda.source,
+    "metal": lambda mod, row: "".join(metal.kernel_sources(metal.build(mod, row).mod).values()),
+    "webgpu": lambda mod, row: "".join(webgpu.shaders(webgpu.build(mod, row).mod).values()),
+}
+PRINTED = tuple(SOURCES)
 
 
 def device_of(row: str) -> Device:
@@ -74,14 +82,11 @@ def check_limits(launches: Iterable[Launch], device: Device) -> None:
 
 
 def source(row: str, *funcs: tirx.PrimFunc) -> str:
-    """What the row's code generator prints, indices narrowed as the pipeline does."""
+    """What the row's emitter prints, indices narrowed as the pipeline does."""
     named = {f"kernel_{i}": f for i, f in enumerate(funcs)}
     mod = IRModule({name: f.with_attr("global_symbol", name) for name, f in named.items()})
     mod = tirx.transform.ForceNarrowIndexToInt32()(mod)
-    target = tvm_target(find_target(row))
-    with target, left_as_source():
-        built = tirx.build(mod, target)
-    return str(built.imports[0].inspect_source())
+    return SOURCES[row](mod, find_target(row))
 
 
 def check_no_spills(*funcs: tirx.PrimFunc) -> None:
