@@ -53,7 +53,7 @@ class Sweep:
     def of(cls, codec: Int4, target: Target, *, swiglu: bool = False) -> "Sweep":
         """Bodies of two chains: long ones, for loads to overlap, where w is not asked for.
 
-        How memory is read best is a target's choice (Qwen3-0.6B). On Emerald Rapids one thread
+        That is as far as registers reach: what 64 of 128 bits would hold is spilled otherwise. How memory is read best is a target's choice (Qwen3-0.6B). On Emerald Rapids one thread
         decodes 1.3 times as fast when it asks for weights ahead, and 1.15 times that in eight
         streams. On Zen 4 asking makes it 1.2 to 2 times as slow, on the first Zen 1.3 times as
         fast; two pairs of gate and up in one body are more than its registers hold.
@@ -63,7 +63,7 @@ class Sweep:
         streams = most_up_to(SWEEPS["streams"], min(target.streams // joined, blocks))
         asked = streams * joined * 4 * pair_words(codec.scale_dtype)
         ahead = most_up_to(SWEEPS["ahead"], target.ask_bytes // asked)
-        longest = max(1, 2 // (streams * joined)) if ahead else 4
+        longest = max(1, 2 // (streams * joined) if ahead else target.register_bytes // 512)
         body = next(n for n in (4, 2, 1) if n <= longest and pairs % n == 0)
         cache = 1 if ahead and streams > 1 else 2  # of each of several little is on its way
         return cls(streams=streams, pairs=body, ahead=ahead, cache=cache)

@@ -189,6 +189,11 @@ def test_weights_are_read_as_the_target_says(weights, dtype, k, streams, ask_byt
     assert set(space.points()) == set(int8.Sweep.space(codec, _reading(1, 0)).points())
 
 
+@pytest.mark.parametrize(("row", "pairs"), [("cpu-aarch64-dotprod", 1), ("cpu-x86-64-v4", 4)])
+def test_a_body_is_as_long_as_registers_reach(weights, row, pairs):
+    assert int8.Sweep.of(weights(128, 1024).codec, find_target(row)) == int8.Sweep(pairs=pairs)
+
+
 def test_there_are_no_more_streams_than_blocks(weights):
     for n, streams in ((128, 8), (64, 4), (48, 2), (16, 1)):
         assert int8.Sweep.of(weights(n, 1024).codec, _reading(8, 0)).streams == streams

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from mlc_compile.layout import GROUP
+from mlc_compile.ops import Source
 from mlc_compile.schedule import families
 from mlc_compile.schedule.kernels import int8_gemm, int8_gemm_pairs, peak, quantize
 from mlc_compile.schedule.kernels.dot import MATRIX, dot_for, fastest_for
@@ -218,6 +219,21 @@ def test_a_group_of_the_tile_is_summed_in_registers(weights, mcpu, n):
     assert made.count("smmla") == tile.pairs * tile.columns * K_OF_A_GROUP
     assert not {"sdot", "smull", "smlal", "mul"} & set(made)
     assert not [line for line in loop if "[sp" in line]
+
+
+def by_dots(codec, n):
+    """The families of both kernels that multiply by sdot."""
+    dot, x = dot_for(OLDER), Source("plain", codec.k, 1e-6)
+    many = families.int8_gemm_family(codec, n, dot, OLDER, residual=True)
+    one = families.int8_gemv_family(codec, n, x, dot, OLDER, residual=True, swiglu=False)
+    return many, one
+
+
+@pytest.mark.parametrize("n", [48, 64])
+def test_dot_products_are_summed_in_registers_too(weights, n):
+    for family in by_dots(weights(n, 256).codec, n):
+        loop = inner_loop(assembly(family.build(family.space.default), OLDER), "sdot")
+        assert not [line for line in loop if "[sp" in line], family.workload.family
 
 
 def test_it_takes_fewer_instructions_a_product_than_the_dot_product(weights):
