@@ -67,9 +67,14 @@ wheel: $(VENV)/.dev ## build the wheel into dist/
 	$(BIN)/python -m build --wheel --outdir dist .
 
 .PHONY: clean
-clean: ## remove what these targets made, the environment too
-	rm -rf dist $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+clean: ## remove what these targets made, the environment too; your builds in dist/ stay
+	rm -rf dist/tiny-qwen3-* dist/bench.csv dist/bench.json dist/*.whl
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: distclean
+distclean: clean ## clean, and remove every model built in dist/ as well
+	rm -rf dist
 
 $(VENV)/bin/python:
 	@echo "creating $(VENV) (about 1.5 GB, a minute or two)"

@@ -72,9 +72,12 @@ def near_matches(name: str, known: Iterable[str]) -> str:
     """A hint that lists what `name` may have meant, closest first, else all that is known."""
     choices = sorted(known)
     close = difflib.get_close_matches(name.lower(), choices, n=3, cutoff=0.5)
-    if close:
-        return f"did you mean {' or '.join(repr(c) for c in close)}?"
-    return f"one of {', '.join(choices)}"
+    return did_you_mean(close) if close else f"one of {', '.join(choices)}"
+
+
+def did_you_mean(names: Iterable[str]) -> str:
+    """`did you mean 'a' or 'b'?`: a hint."""
+    return f"did you mean {' or '.join(map(repr, names))}?"
 
 
 def listing(items: Iterable[str], limit: int = 5) -> str:

@@ -2,8 +2,8 @@
 # What each optional pass is worth: build a model with all passes, without each of them, and
 # without all of ours, which leaves TVM's FuseOps and FuseTIR and our kernels with dequantization
 # inside. Then measure all builds in turn, round by round, and print a Markdown table of paired
-# ratios with their confidence intervals, launches and bytes. (What TVM would leave of the model with kernels of its own is in
-# tests/report/test_against_tvm.py.)
+# ratios with their confidence intervals, launches and bytes. (What TVM would leave of the model
+# with kernels of its own is in tests/report/test_against_tvm.py.)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -12,11 +12,11 @@ usage() {
 usage: ablate.sh [options] MODEL
 
   -o PREFIX    write PREFIX.md and PREFIX.json       (default dist/ablate)
-  -T TARGET    what to build for                     (default cpu)
-  -q QUANT     the scheme                            (default q4f16_1)
+  -t TARGET    what to build for                     (default cpu)
+  -Q SCHEME    quantization scheme                   (default q4f16_1)
   -p TOKENS    length of the prompt                  (default 128)
   -n TOKENS    tokens to decode                      (default 64)
-  -t THREADS   number of threads                     (default 1)
+  -j THREADS   number of threads                     (default 1)
   -r ROUNDS    rounds, in each of which every build is measured once; 0: bytes only (default 6,
                the fewest that give a confidence interval)
   -w DIR       keep the builds in DIR                (default a temporary directory)
@@ -31,14 +31,14 @@ prefix=dist/ablate target=cpu quant=q4f16_1 prompt=128 generate=64 threads=1 rou
 for argument; do
   [[ $argument != --help ]] || { usage && exit 0; }
 done
-while getopts :o:T:q:p:n:t:r:w:h option; do
+while getopts :o:t:Q:p:n:j:r:w:h option; do
   case $option in
     o) prefix=$OPTARG ;;
-    T) target=$OPTARG ;;
-    q) quant=$OPTARG ;;
+    t) target=$OPTARG ;;
+    Q) quant=$OPTARG ;;
     p) prompt=$OPTARG ;;
     n) generate=$OPTARG ;;
-    t) threads=$OPTARG ;;
+    j) threads=$OPTARG ;;
     r) rounds=$OPTARG ;;
     w) work=$OPTARG ;;
     h) usage && exit 0 ;;
@@ -47,11 +47,11 @@ while getopts :o:T:q:p:n:t:r:w:h option; do
   esac
 done
 shift $((OPTIND - 1))
+operands MODEL "$@"
 (($# == 1)) || misused "one model is needed"
 model=$1
-read -ra tool <<<"${MLC_COMPILE:-mlc-compile}"
+find_tool "say where it is: MLC_COMPILE, PYTHON"
 python=${PYTHON:-python3}
-on_path "${tool[0]}" "say where it is: MLC_COMPILE, PYTHON"
 on_path "$python" "say where it is: MLC_COMPILE, PYTHON"
 
 if [[ -z $work ]]; then
@@ -62,16 +62,19 @@ mkdir -p "$work" "$(dirname "$prefix")"
 
 # The passes of ours that this target runs and a build may leave out.
 "${tool[@]}" passes --json --quiet >"$work/passes.json"
-mapfile -t passes < <("$python" - "$work/passes.json" "$target" <<'PYTHON'
+"$python" - "$work/passes.json" "$target" >"$work/passes" <<'PYTHON'
 import json, sys
 
 passes, target = json.load(open(sys.argv[1])), sys.argv[2]
 here = {"all", "CPU" if target.startswith("cpu") else "GPU"}
 tvm = {"FuseOps", "DeadCodeElimination"}
 ours = [p for p in passes if p["can_be_disabled"] and p["name"] not in tvm]
-print(*(p["name"] for p in ours if p["targets"] in here), sep="\n")
+for one in ours:
+    if one["targets"] in here:
+        print(one["name"])
 PYTHON
-)
+passes=()
+while read -r pass; do passes+=("$pass"); done <"$work/passes"
 
 artifacts=()
 build() { # NAME OPTION...
@@ -83,11 +86,11 @@ build() { # NAME OPTION...
 }
 build "all passes"
 without=()
-for pass in "${passes[@]}"; do
+for pass in ${passes[@]+"${passes[@]}"}; do
   build "without $pass" --disable-pass "$pass"
   without+=(--disable-pass "$pass")
 done
-build "without all of these" "${without[@]}"
+build "without all of these" ${without[@]+"${without[@]}"}
 
 if ((rounds)); then
   "${tool[@]}" bench "${artifacts[@]}" --json --threads "$threads" --prompt-tokens "$prompt" \

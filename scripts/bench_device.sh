@@ -11,7 +11,7 @@ usage: bench_device.sh [options] ARTIFACT...
   -o PREFIX    write PREFIX.csv and PREFIX.json        (default dist/bench)
   -p LENGTHS   prompt lengths, comma-separated         (default 128,512)
   -n TOKENS    tokens to decode                        (default 64)
-  -t THREADS   numbers of threads, comma-separated     (default 1 and all cores)
+  -j THREADS   numbers of threads, comma-separated     (default 1 and all cores)
   -r REPEATS   measurements of each                    (default 3)
   -h, --help   show this
 
@@ -25,12 +25,12 @@ prefix=dist/bench prompts=128,512 generate=64 repeats=3 threads=
 for argument; do
   [[ $argument != --help ]] || { usage && exit 0; }
 done
-while getopts :o:p:n:t:r:h option; do
+while getopts :o:p:n:j:r:h option; do
   case $option in
     o) prefix=$OPTARG ;;
     p) prompts=$OPTARG ;;
     n) generate=$OPTARG ;;
-    t) threads=$OPTARG ;;
+    j) threads=$OPTARG ;;
     r) repeats=$OPTARG ;;
     h) usage && exit 0 ;;
     :) misused "-$OPTARG needs a value" ;;
@@ -38,6 +38,7 @@ while getopts :o:p:n:t:r:h option; do
   esac
 done
 shift $((OPTIND - 1))
+operands ARTIFACT "$@"
 (($#)) || misused "no artifact given"
 for artifact; do
   [[ -f $artifact/manifest.json ]] ||
@@ -45,12 +46,11 @@ for artifact; do
       "give a directory that mlc-compile build wrote, such as dist/MODEL-q4f16_1/cpu"
 done
 
-read -ra tool <<<"${MLC_COMPILE:-mlc-compile}"
+find_tool "say where it is: MLC_COMPILE=.venv/bin/mlc-compile"
 python=${PYTHON:-python3}
-on_path "${tool[0]}" "say where it is: MLC_COMPILE=.venv/bin/mlc-compile"
 on_path "$python" "say where it is: PYTHON=.venv/bin/python"
 if [[ -z $threads ]]; then
-  cores=$(getconf _NPROCESSORS_ONLN)
+  cores=$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) # macOS has no nproc, and no affinity
   threads=1
   ((cores == 1)) || threads=1,$cores
 fi

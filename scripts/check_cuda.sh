@@ -9,7 +9,7 @@ usage() {
 usage: check_cuda.sh [options] [MODEL]
 
   -o DIR        where to build                       (default dist/check-cuda)
-  -q SCHEME     quantization                         (default q4f16_1)
+  -Q SCHEME     quantization scheme                  (default q4f16_1)
   -t TARGET     CUDA target                          (default the preset of this GPU)
   -p LENGTHS    prompt lengths, comma-separated      (default 128,512)
   -n TOKENS     tokens to decode                     (default 128)
@@ -26,10 +26,10 @@ out=dist/check-cuda quant=q4f16_1 target='' prompts=128,512 generate=128
 for argument; do
   [[ $argument != --help ]] || { usage && exit 0; }
 done
-while getopts :o:q:t:p:n:h option; do
+while getopts :o:Q:t:p:n:h option; do
   case $option in
     o) out=$OPTARG ;;
-    q) quant=$OPTARG ;;
+    Q) quant=$OPTARG ;;
     t) target=$OPTARG ;;
     p) prompts=$OPTARG ;;
     n) generate=$OPTARG ;;
@@ -39,6 +39,7 @@ while getopts :o:q:t:p:n:h option; do
   esac
 done
 shift $((OPTIND - 1))
+operands MODEL "$@"
 (($# < 2)) || refuse 2 "one model at a time" "see $0 --help"
 
 python=${PYTHON:-python3}

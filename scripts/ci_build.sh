@@ -9,14 +9,14 @@ usage() {
 usage: ci_build.sh [options] -t TARGET[,TARGET...] MODEL...
 
   -t TARGETS   targets, comma-separated; may be repeated: each list is built with one command
-  -q SCHEME    quantization scheme                     (default that of the targets)
+  -Q SCHEME    quantization scheme                     (default that of the targets)
   -o DIR       directory that holds all builds         (default dist)
   -c DIR       the build cache                         (default MLC_COMPILE_CACHE, or ~/.cache)
   -i FILE      a bundle of `cache export` to import first; it may be absent
   -e FILE      write a bundle of the cache afterwards, if nothing failed
   -f FILE      the lock file, such as mlc-compile.lock: fail where a build is not as it says;
                a build that it does not know yet is added, with -l it fails too
-  -u           write what is built into the lock file instead
+  -u           update the lock file to match instead of failing
   -l           locked: fail where anything would have to be made
   -h, --help   show this
 
@@ -27,47 +27,47 @@ exit code:   0 all built, 2 usage, else that of the last build that failed
 USAGE
 }
 
-targets=() scheme=() cache=() locked=() lock=() out=dist import= export=
+targets=() options=() cache=() out=dist import= export=
 for argument; do
   [[ $argument != --help ]] || { usage && exit 0; }
 done
-while getopts :t:q:o:c:i:e:f:ulh option; do
+while getopts :t:Q:o:c:i:e:f:ulh option; do
   case $option in
     t) targets+=("$OPTARG") ;;
-    q) scheme=(--quant "$OPTARG") ;;
+    Q) options+=(--quant "$OPTARG") ;;
     o) out=$OPTARG ;;
     c) cache=(--cache-dir "$OPTARG") ;;
     i) import=$OPTARG ;;
     e) export=$OPTARG ;;
-    f) lock+=(--lockfile "$OPTARG") ;;
-    u) lock+=(--update-lock) ;;
-    l) locked=(--locked) ;;
+    f) options+=(--lockfile "$OPTARG") ;;
+    u) options+=(--update-lock) ;;
+    l) options+=(--locked) ;;
     h) usage && exit 0 ;;
     :) misused "-$OPTARG needs a value" ;;
     *) misused "unknown option -$OPTARG" ;;
   esac
 done
 shift $((OPTIND - 1))
+operands MODEL "$@"
 ((${#targets[@]})) || misused "no target given"
 (($#)) || misused "no model given"
 
-read -ra tool <<<"${MLC_COMPILE:-mlc-compile}"
+find_tool "say where it is: MLC_COMPILE, PYTHON"
 python=${PYTHON:-python3}
-on_path "${tool[0]}" "say where it is: MLC_COMPILE, PYTHON"
 on_path "$python" "say where it is: MLC_COMPILE, PYTHON"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 if [[ -n $import && -e $import ]]; then
-  "${tool[@]}" cache import "$import" "${cache[@]}" --quiet >/dev/null
+  "${tool[@]}" cache import "$import" ${cache[@]+"${cache[@]}"} --quiet >/dev/null
 fi
 
 failed=0
 for model; do
   for list in "${targets[@]}"; do
     printf '%s for %s\n' "$model" "$list" >&2
-    if "${tool[@]}" build "$model" --target "$list" -o "$out" "${scheme[@]}" "${cache[@]}" \
-      "${locked[@]}" "${lock[@]}" --json --quiet >"$work/built.json"; then
+    if "${tool[@]}" build "$model" --target "$list" -o "$out" ${options[@]+"${options[@]}"} \
+      ${cache[@]+"${cache[@]}"} --json --quiet >"$work/built.json"; then
       "$python" - "$work/built.json" <<'TELL'
 import json
 import sys
@@ -81,11 +81,12 @@ for one in built["artifacts"]:
 TELL
     else
       failed=$?
+      ((failed != 130)) || exit 130
       printf '%s for %s: failed with exit code %s\n' "$model" "$list" "$failed" >&2
     fi
   done
 done
 if ((failed == 0)) && [[ -n $export ]]; then
-  "${tool[@]}" cache export "$export" "${cache[@]}" --quiet >/dev/null
+  "${tool[@]}" cache export "$export" ${cache[@]+"${cache[@]}"} --quiet >/dev/null
 fi
 exit "$failed"

@@ -8,7 +8,6 @@ import errno
 import inspect as python_inspect
 import json
 import os
-import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -34,6 +33,7 @@ from mlc_compile.cli.passes import passes
 from mlc_compile.cli.run import run
 from mlc_compile.cli.targets import targets
 from mlc_compile.cli.tune import tune
+from mlc_compile.cli.usage import explained
 from mlc_compile.cli.verify import verify
 from mlc_compile.cli.web import web
 from mlc_compile.errors import EnvironmentError_, MlcError
@@ -84,12 +84,6 @@ PATH_REMEDIES: Final = {  # another place would not help
     errno.ENOTDIR: "check the path: a part of it is a file, not a directory",
 }
 
-COMMON_OPTIONS: Final = ("--json", "--quiet", "-q", "--cache-dir", "--traceback")
-OUT_OF_RANGE: Final = re.compile(
-    r"Invalid value for '(?P<option>--[\w-]+)'.*: "
-    r"(Input should be greater than or equal to |\S+ is not in the range x>=)(?P<least>\d+)"
-)
-
 app = typer.Typer(
     name="mlc-compile",
     help="Compile Qwen3 checkpoints into INT4 libraries, one per device, and run them.",
@@ -124,13 +118,14 @@ def invoke(arguments: list[str]) -> int:
     """Run one command line; every failure that we foresee is told on stderr. The exit code."""
     # Not `app(...)`: that puts typer's exception hook in place of ours.
     command = get_command(app)
-    given = arguments or ["--help"]
+    alone = not arguments or arguments in ([name] for name in GROUPS)
+    given = [*arguments, "--help"] if alone else arguments
     try:
         code: int | None = command(given, prog_name="mlc-compile", standalone_mode=False)
     except MlcError as e:
         return _fail(arguments, e, (str(e), e.hint), e.exit_code)
     except typer.TyperException as e:
-        told = _sentence(_plain(e.format_message())), _usage_hint(arguments)
+        told = explained(e, arguments, _name_of_command(arguments))
         return _fail(arguments, e, told, e.exit_code)
     except MemoryError as e:
         told = f"there is not enough memory: {e}", "lower --context, or close other programs"
@@ -145,9 +140,7 @@ def invoke(arguments: list[str]) -> int:
         reason = e.strerror or str(e)
         told = where + reason.lower(), _remedy(e, arguments)
         return _fail(arguments, e, told, EnvironmentError_.exit_code)
-    if code == INTERRUPTED:
-        sys.stderr.write("interrupted\n")
-    return code or 0
+    return _interrupted(arguments) if code == INTERRUPTED else code or 0
 
 
 def _fail(arguments: list[str], error: BaseException, told: tuple[str, str], exit_code: int) -> int:
@@ -156,13 +149,25 @@ def _fail(arguments: list[str], error: BaseException, told: tuple[str, str], exi
     if _wants_traceback(arguments):
         traceback.print_exception(error)
     if "--json" in arguments:
-        record = {"error": message, "hint": hint, "exit_code": exit_code}
-        sys.stderr.write(json.dumps(record) + "\n")
-        return exit_code
+        return _object(message, hint, exit_code)
     sys.stderr.write(f"error: {message}\n")
     if hint:
         sys.stderr.write(f" hint: {hint}\n")
     return exit_code
+
+
+def _object(message: str, hint: str, exit_code: int) -> int:
+    """With `--json` the last line on stderr of whatever failed, and with `--quiet` the only one."""
+    record = {"error": message, "hint": hint, "exit_code": exit_code}
+    sys.stderr.write(json.dumps(record) + "\n")
+    return exit_code
+
+
+def _interrupted(arguments: list[str]) -> int:
+    if "--json" in arguments:
+        return _object("interrupted", "", INTERRUPTED)
+    sys.stderr.write("interrupted\n")
+    return INTERRUPTED
 
 
 def _remedy(error: OSError, arguments: list[str]) -> str:
@@ -174,7 +179,7 @@ def _remedy(error: OSError, arguments: list[str]) -> str:
 
 
 def _takes_out(arguments: list[str]) -> bool:
-    command = COMMANDS.get(_command_of(arguments) or "")
+    command = COMMANDS.get(" ".join(_name_of_command(arguments)))
     return command is not None and "out" in python_inspect.signature(command).parameters
 
 
@@ -190,7 +195,7 @@ def _report_bug(
     the signal wants.
     """
     if issubclass(kind, KeyboardInterrupt):
-        sys.stderr.write("interrupted\n")
+        _interrupted(arguments)
         return
     hint = "report it with the output of the same command and --traceback"
     told = (
@@ -204,27 +209,13 @@ def _wants_traceback(arguments: list[str]) -> bool:
     return "--traceback" in arguments or os.environ.get(TRACEBACK_VARIABLE, "0") not in {"", "0"}
 
 
-def _command_of(arguments: list[str]) -> str | None:
-    return next((a for a in arguments if a in COMMANDS or a in GROUPS), None)
-
-
-def _usage_hint(arguments: list[str]) -> str:
-    command = _command_of(arguments)
-    first = arguments[0].partition("=")[0] if arguments else ""
-    if command and first in COMMON_OPTIONS:
-        return f"put {first} after the command: mlc-compile {command} ... {first}"
-    return f"see mlc-compile {command} --help" if command else "see mlc-compile --help"
-
-
-def _plain(message: str) -> str:
-    """Typer's complaint about a range as a rule."""
-    found = OUT_OF_RANGE.match(message)
-    return "{option} must be {least} or more".format(**found.groupdict()) if found else message
-
-
-def _sentence(message: str) -> str:
-    """Typer's message in the form of ours: no capital, no final stop."""
-    return message[:1].lower() + message[1:].removesuffix(".")
+def _name_of_command(arguments: list[str]) -> list[str]:
+    """Its words, such as `["cache", "stats"]`: those that are there."""
+    name = next((a for a in arguments if a in COMMANDS or a in GROUPS), None)
+    if name not in GROUPS:
+        return [] if name is None else [name]
+    members = (a for a in arguments[arguments.index(name) + 1 :] if a in GROUPS[name][1])
+    return [name, *[*members][:1]]
 
 
 def _print_version(wanted: bool) -> None:
@@ -249,7 +240,7 @@ def options(
 for _name, _command in COMMANDS.items():
     app.command(_name)(_command)
 for _name, (_help, _commands) in GROUPS.items():
-    _group = typer.Typer(help=_help, no_args_is_help=True)
+    _group = typer.Typer(help=_help)
     for _member, _command in _commands.items():
         _group.command(_member)(_command)
     app.add_typer(_group, name=_name)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mlc_compile.cli.console import Output, output_options, plain_table
-from mlc_compile.cli.options import numbers
+from mlc_compile.cli.values import numbers
 from mlc_compile.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,18 +22,28 @@ if TYPE_CHECKING:
 @output_options
 def bench(
     output: Output,
-    artifacts: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Artifacts.")],
+    artifacts: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR", help="Artifact directories, as `build` wrote them."),
+    ],
     *,
     prompt_tokens: Annotated[
         str, typer.Option(help="Prompt lengths, comma-separated.", show_default="128,512")
     ] = "",
     gen_tokens: Annotated[int, typer.Option(min=0, help="Tokens to decode; 0: none.")] = 64,
-    depth: Annotated[str, typer.Option(help="Tokens already in the cache, a list.")] = "0",
+    depth: Annotated[
+        str, typer.Option(help="Tokens already in the KV cache, comma-separated.")
+    ] = "0",
     threads: Annotated[
-        str, typer.Option(help="Numbers of threads, a list.", show_default="the physical cores")
+        str,
+        typer.Option(
+            help="Numbers of threads, comma-separated.", show_default="the physical cores"
+        ),
     ] = "",
     repeats: Annotated[int, typer.Option(min=1, help="Measurements of each.")] = 3,
-    warm_up: Annotated[int, typer.Option(min=0, help="Measurements thrown away before.")] = 1,
+    warm_up: Annotated[
+        int, typer.Option(min=0, help="Measurements before those, thrown away.")
+    ] = 1,
     rounds: Annotated[
         int | None,
         typer.Option(
@@ -71,8 +81,8 @@ def bench(
     plan = Plan(
         prompts=numbers(prompt_tokens, "--prompt-tokens"),
         generate=gen_tokens,
-        depths=numbers(depth, "--depth") or (0,),
-        threads=numbers(threads, "--threads"),
+        depths=numbers(depth, "--depth", "0,4096") or (0,),
+        threads=numbers(threads, "--threads", "1,2"),
         repeats=repeats,
         warm_up=warm_up,
         rounds=rounds or (ROUNDS if compare else 1),

@@ -16,20 +16,20 @@ from mlc_compile.cli.options import (
     Context,
     DisabledPasses,
     KVType,
-    MaxSize,
     MemoryBudget,
     Model,
     PrefillChunk,
+    SizeToKeep,
     TargetQuant,
     Targets,
     library_options,
     open_records,
     open_store,
     scheme_for,
-    size,
     targets_named,
 )
-from mlc_compile.errors import DamageError
+from mlc_compile.cli.values import require_directory_of, size
+from mlc_compile.errors import ConfigError, DamageError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -43,24 +43,23 @@ if TYPE_CHECKING:
 
 LONGEST: Final = 40  # characters of a component's value that people are shown whole
 BEGINNING: Final = 12  # of a longer one: enough to tell digests apart
-Bundle = Annotated[
-    Path, typer.Argument(metavar="FILE", help="A file that holds entries and tuning records.")
-]
 
 
 @output_options
 def stats(output: Output, *, cache_size: CacheSize = CACHE_SIZE) -> None:
-    """Show where the cache is, what it holds and how much it may."""
+    """Show where the cache is, what it holds and its size limit."""
     from mlc_compile.cache.check import count
     from mlc_compile.records.summary import summarize
 
     store = _opened(output, cache_size)
     counts = count(store)
     total = sum(one.nbytes for one in counts)
-    table = plain_table("level", "entries", "MB")
+    table = plain_table("level", "entries", "MiB")
+    table.title = (
+        f"directory  {store.cache_dir}\nsize       {_gib(total)} of {_gib(store.limit)} GiB"
+    )
     for one in counts:
-        table.add_row(one.level, str(one.entries), f"{one.nbytes / 1e6:,.1f}")
-    output.story(f"{store.cache_dir}: {total / 1e6:,.1f} MB of {store.limit / 1e6:,.1f}")
+        table.add_row(one.level, str(one.entries), _mib(one.nbytes))
     tuned = summarize(open_records(output.cache_dir))
     value = {
         "directory": str(store.cache_dir),
@@ -86,7 +85,7 @@ def explain(
     memory_budget: MemoryBudget = None,
     disable_pass: DisabledPasses = None,
 ) -> None:
-    """Say for each step of a build whether it is a hit, or what differs from the nearest entry."""
+    """Show for each step of a build whether it is a hit, or what differs from the nearest entry."""
     from mlc_compile.checkpoint import find_model
     from mlc_compile.driver.explain import explain as explain_build
 
@@ -145,13 +144,13 @@ def verify(
 def gc(
     output: Output,
     *,
-    max_size: MaxSize = CACHE_SIZE,
+    cache_size: SizeToKeep = CACHE_SIZE,
 ) -> None:
-    """Remove what served least recently until the rest is small enough.
+    """Remove least recently used entries until the cache fits --cache-size.
 
-    Tuning records stay, whatever their size; what is damaged or repeated among them goes.
+    Tuning records are kept, whatever their size, without those that are damaged or repeated.
     """
-    removed = _opened(output).collect(size(max_size, "--max-size"))
+    removed = _opened(output).collect(size(cache_size, "--cache-size"))
     lines = open_records(output.cache_dir).compact()
     nbytes = sum(entry.nbytes for entry in removed)
     value = {
@@ -160,21 +159,25 @@ def gc(
         "record_lines": lines,
     }
     told = f"; {lines} lines of tuning records" if lines else ""
-    output.result(value, f"{len(removed)} entries removed, {nbytes / 1e6:,.1f} MB{told}")
+    output.result(value, f"{len(removed)} entries removed, {_mib(nbytes)} MiB{told}")
 
 
 @output_options
-def export(output: Output, out: Bundle) -> None:
+def export(
+    output: Output,
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="Bundle to write.")],
+) -> None:
     """Write every sound entry and all tuning records into FILE, for another machine."""
     from mlc_compile.cache.bundle import export_entries
 
+    require_directory_of(out, "FILE")
     store = _opened(output)
     total = len(store.directories())
     records = open_records(output.cache_dir)
     written = export_entries(store, out, records.files())
     tuned = sum(len(one.records) for one in records.all())
     held = f"{len(written)} entries" + (f" and {tuned} tuning records" if tuned else "")
-    output.story(f"{held}, {out.stat().st_size / 1e6:,.1f} MB")
+    output.story(f"{held}, {_mib(out.stat().st_size)} MiB")
     if len(written) < total:
         left_out = total - len(written)
         output.story(f"{left_out} damaged were left out: see `mlc-compile cache verify`")
@@ -183,11 +186,23 @@ def export(output: Output, out: Bundle) -> None:
 
 
 @output_options
-def import_(output: Output, bundle: Bundle, *, cache_size: CacheSize = CACHE_SIZE) -> None:
-    """Take the entries and tuning records of FILE in: all, or none where one byte is wrong."""
+def import_(
+    output: Output,
+    bundle: Annotated[Path, typer.Argument(metavar="FILE", help="Bundle to read.")],
+    *,
+    cache_size: CacheSize = CACHE_SIZE,
+) -> None:
+    """Import entries and tuning records from FILE; nothing is imported if any of it is damaged.
+
+    What the entries hold is run: import only what comes from somebody you trust.
+    """
     from mlc_compile.cache.bundle import import_entries
     from mlc_compile.records import RecordStore
 
+    if not bundle.exists() or bundle.is_dir():
+        raise ConfigError(
+            f"no bundle {bundle}", hint="give a file that mlc-compile cache export wrote"
+        )
     store, records, merged = (
         _opened(output, cache_size),
         open_records(output.cache_dir),
@@ -216,6 +231,14 @@ def _opened(output: Output, cache_size: str = CACHE_SIZE) -> "Store":
     store = open_store(output.cache_dir, cache_size)
     store.require()
     return store
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / 2**20:,.1f}"
+
+
+def _gib(nbytes: int) -> str:
+    return f"{nbytes / 2**30:,.1f}"
 
 
 def _with_records(table: "Table", tuned: "Sequence[Summary]") -> "RenderableType":

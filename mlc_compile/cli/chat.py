@@ -1,10 +1,11 @@
 """`mlc-compile chat`: a conversation, in the form that the model was trained on."""
 
+import importlib
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Annotated
 
 import typer
@@ -46,7 +47,7 @@ def chat(
     if talking:
         output.story("Ctrl-C ends an answer, Ctrl-D the chat")
     answers = []
-    for line in _turns(prompt):
+    for line in _turns(prompt, output):
         with _interruptible(talking) as interrupted:
             answers.append(conversation.ask(line, output.stream, interrupted))
         output.stream("\n")
@@ -76,9 +77,9 @@ def _interruptible(talking: bool) -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _turns(prompt: str | None) -> Iterator[str]:
+def _turns(prompt: str | None, output: Output) -> Iterator[str]:
     """What the user says, blank lines left out."""
-    lines = _typed() if sys.stdin.isatty() else _piped()
+    lines = _typed(output) if sys.stdin.isatty() else _piped()
     yield from (line for line in (lines if prompt is None else [prompt]) if line.strip())
 
 
@@ -87,9 +88,16 @@ def _piped() -> Iterator[str]:
         yield line.decode(errors=NOT_UTF8).rstrip("\r\n")
 
 
-def _typed() -> Iterator[str]:
+def _typed(output: Output) -> Iterator[str]:
+    """Lines from a terminal. Where stdout is no terminal it holds answers alone."""
+    with suppress(ImportError):
+        importlib.import_module("readline")  # `input` then lets the line be edited
+    mark = "" if output.quiet else "> "
     while True:
+        if not sys.stdout.isatty():
+            sys.stderr.write(mark)
+            sys.stderr.flush()
         try:
-            yield input("> ")
+            yield input(mark if sys.stdout.isatty() else "")
         except EOFError:
             return

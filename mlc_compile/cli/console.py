@@ -13,18 +13,22 @@ rich is imported where it draws, so that `--help` of a command costs little.
 import functools
 import inspect
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Concatenate, Final, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Concatenate, Final, ParamSpec, get_args
 
 import typer
+from typer.models import ParameterInfo
 
 from mlc_compile.artifact import pretty_json
+from mlc_compile.cli.usage import place
+from mlc_compile.errors import EnvironmentError_
 from mlc_compile.progress import SILENT, Progress
 
 if TYPE_CHECKING:
@@ -42,13 +46,33 @@ P = ParamSpec("P")
 def default_cache_dir() -> Path:
     """Where caches go when neither the option nor the variable says: XDG's place for them."""
     base = os.environ.get("XDG_CACHE_HOME")
-    nowhere = Path(tempfile.gettempdir()) / "mlc_compile"
     if not base and os.environ.get("HOME") == "":
-        return nowhere
+        return _homeless()
     try:
         return (Path(base) if base else Path.home() / ".cache") / "mlc_compile"
     except RuntimeError:  # no HOME, and a user without an entry: usual in containers
-        return nowhere
+        return _homeless()
+
+
+def _homeless() -> Path:
+    """A directory among the temporary ones that nobody else can write to.
+
+    A cache holds libraries, which are loaded: somebody else's would run as us.
+    """
+    path = Path(tempfile.gettempdir()) / f"mlc_compile-{os.getuid()}"
+    with suppress(OSError):  # it is there; or there can be none, which costs a build a sentence
+        path.mkdir(mode=0o700)
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return path
+    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    if not ours or found.st_mode & 0o077:
+        raise EnvironmentError_(
+            f"{path}, where the cache goes without a home directory, is not this user's alone",
+            hint="make it a directory of yours with mode 0700, or name another with --cache-dir",
+        )
+    return path
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +81,12 @@ class Output:
 
     json: bool = False
     quiet: bool = False
-    cache_dir: Path = Path()
+    cache: Path | None = None  # as asked for
+
+    @property
+    def cache_dir(self) -> Path:
+        """Where build cache and tuning records are; EnvironmentError_ if no place is safe."""
+        return self.cache or default_cache_dir()
 
     def result(self, value: object, shown: "RenderableType | None" = None) -> None:
         """The result: `value` as JSON with `--json`, else `shown` (text or anything rich draws).
@@ -132,22 +161,52 @@ def output_options(command: Callable[Concatenate[Output, P], None]) -> Callable[
 
     @functools.wraps(command)
     def with_options(
-        json: bool, quiet: bool, cache_dir: Path, traceback: bool, *args: P.args, **own: P.kwargs
+        json: bool,
+        quiet: bool,
+        cache_dir: Path | None,
+        traceback: bool,
+        *args: P.args,
+        **own: P.kwargs,
     ) -> None:
         del traceback  # `app.main` looks for it in the arguments: it handles what we raise
         command(Output(json, quiet, cache_dir), *args, **own)
 
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    for parameter in own:
+        _refuse_empty(parameter)
     parameters = [*own, *inspect.signature(_shared).parameters.values()]
+    with_options.__doc__ = _flowing(command.__doc__ or "")
     with_options.__annotations__ = {p.name: p.annotation for p in parameters}
     with_options.__dict__["__signature__"] = inspect.Signature(parameters)
     return with_options
 
 
+def _flowing(text: str) -> str:
+    """Paragraphs of a line each: typer would keep the breaks of the source beside its own."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+
+
+def _refuse_empty(parameter: inspect.Parameter) -> None:
+    """Have typer read a path by `place`."""
+    kind, *notes = get_args(parameter.annotation) or [None]
+    if Path in (kind, *get_args(kind)):
+        for note in notes:
+            if isinstance(note, ParameterInfo):
+                note.parser = place
+
+
+def _asked(text: str) -> Path | None:
+    """An empty `--cache-dir` asks for nothing, as an empty variable does."""
+    return Path(text) if text else None
+
+
 def _shared(
     *,
     json: Annotated[
-        bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=PANEL)
+        bool,
+        typer.Option(
+            "--json", help="Print the result, or the error, as JSON.", rich_help_panel=PANEL
+        ),
     ] = False,
     quiet: Annotated[
         bool,
@@ -156,15 +215,16 @@ def _shared(
         ),
     ] = False,
     cache_dir: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             envvar=CACHE_VARIABLE,
-            help="Where caches go.",
-            default_factory=default_cache_dir,
+            help="Build cache and tuning records.",
+            metavar="DIR",
+            parser=_asked,
             show_default="~/.cache/mlc_compile",
             rich_help_panel=PANEL,
         ),
-    ],
+    ] = None,
     traceback: Annotated[
         bool,
         typer.Option(

@@ -26,7 +26,9 @@ TRACKER_PORT: Final = 9190
 def device_server(
     output: Output,
     *,
-    key: Annotated[str, typer.Option(help="What this kind of device is called; alike for all.")],
+    key: Annotated[
+        str, typer.Option(help="Name of this kind of device, the same for all of them.")
+    ],
     tracker: Annotated[
         str | None,
         typer.Option(
@@ -35,20 +37,20 @@ def device_server(
     ] = None,
     tracker_port: Annotated[
         int,
-        typer.Option(min=0, max=65535, help="Of the tracker started here; 0: any that is free."),
+        typer.Option(min=0, max=65535, help="Port of the tracker started here; 0: any free one."),
     ] = TRACKER_PORT,
     host: Annotated[
-        str, typer.Option(help="Address to listen at; 0.0.0.0: all of this machine's.")
+        str, typer.Option(help="Address to listen on; 0.0.0.0: all of this machine's.")
     ] = LOOPBACK,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="To listen at; 0: any that is free.")
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")
     ] = PORT,
     threads: Threads = None,
 ) -> None:
     """Serve this machine to `tune --rpc`, as a device of a TVM RPC tracker.
 
     Whoever reaches its port can run any code here, as you: RPC has no passwords and no
-    encryption. Use it in networks where you trust everybody; it listens at 127.0.0.1 alone
+    encryption. Use it only in networks where you trust everybody; it listens on 127.0.0.1 alone
     unless --host says more. Ctrl-C ends it.
     """
     from mlc_compile.runtime.host import require_threads

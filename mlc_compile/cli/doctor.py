@@ -5,6 +5,7 @@ then this command is the one that must survive and say so.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,7 @@ OPTIONAL: Final = {  # distribution -> what it is for, and the command that brin
     "torch": ("live comparison with transformers", "pip install 'mlc_compile[hf]'"),
 }
 EMITS: Final = {"source": "the kernels' source only", "nothing": "nothing"}  # Ability.emit
+PACKAGING: Final = re.compile(r" \([^)]*\)")  # in what a compiler calls itself: (Debian 12.2.0-14)
 LOW_DISK: Final = 8 << 30  # bytes: a 4B checkpoint's weights, twice, as `build` needs them
 
 # Reads [[name, mcpu, triple], ...] on stdin; prints the names whose CPU this LLVM knows.
@@ -54,10 +56,10 @@ class Finding(msgspec.Struct, frozen=True):
 
 @output_options
 def doctor(output: Output) -> None:
-    """Report what this machine can emit and run; exit 4 if it cannot build for itself."""
+    """Report what this machine can build and run; exit 4 if it cannot build for itself."""
     from mlc_compile.errors import TargetError
 
-    output.story("asking TVM (a few seconds)")
+    output.story("asking TVM, which takes a few seconds")
     found = [*packages(), *targets_here(usable_targets()), *machine(output.cache_dir)]
     output.result(found, as_table(found))
     problems = [f for f in found if f.status == "problem"]
@@ -92,7 +94,7 @@ def targets_here(rows: "Sequence[Target]") -> Iterator[Finding]:
     for row in rows:
         able = ability(row)
         yield emit_finding(row, able, known, own=row.name == HOST)
-        yield run_finding(able)
+        yield run_finding(able, devices_of(row))
 
 
 def emit_finding(
@@ -106,16 +108,29 @@ def emit_finding(
         detail = f"this LLVM has no {row.mcpu} on {row.arch}"
         return Finding("emit", row.name, bad, detail, install_hint())
     if able.emit == "library":
-        return Finding("emit", row.name, "ok", f"a library, by {' and '.join(able.tools)}")
+        tools = " and ".join(PACKAGING.sub("", tool) for tool in able.tools)
+        return Finding("emit", row.name, "ok", f"can build ({tools})")
     detail = "; ".join(missing.what for missing in able.to_emit)
     fix = next((missing.fix for missing in able.to_emit if missing.fix), "")
     return Finding("emit", row.name, bad, f"{EMITS[able.emit]}: {detail}", fix)
 
 
-def run_finding(able: "Ability") -> Finding:
-    """Whether this machine can load what is emitted, and run it."""
+def devices_of(row: "Target") -> str:
+    """The names of this machine's devices for a backend whose drivers can be asked; else ""."""
+    if row.backend != "vulkan":
+        return ""
+    from mlc_compile.emit.vulkan.devices import devices, missing
+
+    found = () if missing() else devices()
+    assert not isinstance(found, str), "something was missing"
+    return ", ".join(one.name for one in found)
+
+
+def run_finding(able: "Ability", devices: str = "") -> Finding:
+    """Whether this machine can load what is emitted, and run it, and on which of `devices`."""
     if able.runs:
-        return Finding("run", able.target, "ok", "this machine has it all")
+        on = f" ({devices})" if devices else ""
+        return Finding("run", able.target, "ok", f"can run{on}")
     detail = "; ".join(missing.what for missing in able.to_run)
     fix = next((missing.fix for missing in able.to_run if missing.fix), "")
     return Finding("run", able.target, "note", detail, fix)

@@ -37,7 +37,7 @@ def eval_(
     ] = None,
     threads: Threads = None,
 ) -> None:
-    """Perplexity of a text; with a reference, also KL divergence and top-1 agreement."""
+    """Measure perplexity on a text; with --reference also KL divergence and top-1 agreement."""
     from mlc_compile.bench.eval import WINDOW, evaluate, read_text
     from mlc_compile.runtime.engine import open_engine
     from mlc_compile.runtime.session import open_session

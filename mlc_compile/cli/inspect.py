@@ -10,6 +10,7 @@ import typer
 
 from mlc_compile.cli.console import Output, output_options
 from mlc_compile.cli.options import Artifact
+from mlc_compile.cli.values import require_directory_of
 from mlc_compile.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ ORIGINS: Final = {
     "default": "by the fallback",
     "runtime": "of TVM's runtime",
 }
+# Several alike events of a source, where their reason needs its subjects.
+ALIKE: Final = {"LowerOperators": "{count} kernels, {reason} each"}
 KV_KINDS: Final = {"flat": "flat", "tvm_paged": "TVM's paged"}  # Manifest.kv_kind, for people
 
 
@@ -57,11 +60,16 @@ def inspect(
     artifact: Artifact,
     *,
     every_event: Annotated[
-        bool, typer.Option("--events", help="List each event by itself, not equal ones as one.")
+        bool,
+        typer.Option(
+            "--events", help="List every event; otherwise equal ones are counted in one line."
+        ),
     ] = False,
     html: Annotated[
         Path | None,
-        typer.Option("--html", metavar="FILE", help="Write the whole report there as a web page."),
+        typer.Option(
+            "--html", metavar="FILE", help="Write the whole report to FILE as a web page."
+        ),
     ] = None,
 ) -> None:
     """Show what is inside the artifact in DIR and what it needs."""
@@ -101,6 +109,7 @@ def _write_page(path: Path, artifact: Path, manifest: "Manifest") -> None:
 
     if path.is_dir():
         raise ConfigError(f"--html {path} is a directory", hint="name a file to write")
+    require_directory_of(path, "--html")
     if path.resolve().parent == artifact.resolve():
         raise ConfigError(
             f"--html {path} lies in the artifact, whose files are listed with their digests",
@@ -181,8 +190,8 @@ def _folded(events: tuple[Decision, ...]) -> Iterator[str]:
         if len(same) == 1:
             yield _line(same[0])
             continue
-        why = f"{reason}: " if reason else ""
-        yield f"{source:<24}{outcome:<9}{why}{len(same)} x"
+        told = ALIKE.get(source, "{count} times: {reason}" if reason else "{count} times")
+        yield f"{source:<24}{outcome:<9}{told.format(count=len(same), reason=reason)}"
 
 
 def _size(nbytes: int) -> str:

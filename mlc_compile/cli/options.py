@@ -1,13 +1,13 @@
-"""Options that several commands share, and how a list of numbers is written in one."""
+"""Options that several commands share, and what they stand for."""
 
-import re
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
+from mlc_compile.cli.usage import filled
+from mlc_compile.cli.values import size
 from mlc_compile.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,6 +24,11 @@ QUANTS: Final = ("q4f16_1", "q4f32_1", "q0f16", "q0f32")
 KV_TYPES: Final = ("float16", "float32", "int8")
 ACTIVATION_TYPES: Final = ("float32", "int8", "bfloat16")
 
+TARGET_HELP: Final = (
+    "What to compile for: see `mlc-compile targets`; a+b puts both libraries into one artifact; "
+    "the best one that the CPU supports is loaded."
+)
+
 T = TypeVar("T")
 
 Artifact = Annotated[
@@ -39,16 +44,23 @@ TopK = Annotated[
 ]
 TopP = Annotated[
     float | None,
-    typer.Option(help="Sample within this share of the mass.", show_default="the model's advice"),
+    typer.Option(
+        help="Sample among the likeliest that make up this share.",
+        show_default="the model's advice",
+    ),
 ]
-MaxTokens = Annotated[int, typer.Option(min=1, help="Most tokens to generate in one answer.")]
+MaxTokens = Annotated[int, typer.Option(min=1, help="Maximum tokens to generate.")]
 Seed = Annotated[
     int | None,
     typer.Option(help="Seed of the sampler: equal seeds, equal text.", show_default="random"),
 ]
 Model = Annotated[
     str,
-    typer.Argument(metavar="MODEL", help="Hugging Face model directory, or `demo` for ours."),
+    typer.Argument(
+        metavar="MODEL",
+        parser=filled,
+        help="Hugging Face model directory, or `demo` for the example.",
+    ),
 ]
 Quant = Annotated[str, typer.Option("--quant", help=f"Quantization scheme: {', '.join(QUANTS)}.")]
 TargetQuant = Annotated[
@@ -64,8 +76,7 @@ Targets = Annotated[
     typer.Option(
         "-t",
         "--target",
-        help="What to compile for, as `mlc-compile targets` lists them; a+b: a library for each, "
-        "of which the best loads. Several targets with commas, or the option again.",
+        help=f"{TARGET_HELP} Several: separate them with commas, or repeat the option.",
         show_default="cpu",
     ),
 ]
@@ -74,8 +85,7 @@ OneTarget = Annotated[
     typer.Option(
         "-t",
         "--target",
-        help="What to compile for, as `mlc-compile targets` lists them; a+b: a library for each, "
-        "of which the best loads.",
+        help=TARGET_HELP,
         show_default="cpu",
     ),
 ]
@@ -87,14 +97,14 @@ Context = Annotated[
 ]
 PrefillChunk = Annotated[
     int | None,
-    typer.Option(min=1, help="Most tokens of one prefill call.", show_default="512"),
+    typer.Option(min=1, help="Maximum tokens per prefill call.", show_default="512"),
 ]
 KVType = Annotated[
     str | None,
     typer.Option(
         "--kv-dtype",
-        help=f"Type of the KV cache: {', '.join(KV_TYPES)}; int8 is for CPUs, and takes half of "
-        "what float16 does.",
+        help=f"Type of the KV cache: {', '.join(KV_TYPES)}; int8 is for CPUs and takes half the "
+        "memory of float16.",
         show_default="the scheme's",
     ),
 ]
@@ -103,8 +113,8 @@ ActivationType = Annotated[
     str | None,
     typer.Option(
         "--activations",
-        help=f"What INT4 weights are multiplied by: {', '.join(ACTIVATION_TYPES)}; bfloat16 is "
-        "for the prompt and its attention, on CPUs with AMX, and the rest is int8.",
+        help=f"What INT4 weights are multiplied by: {', '.join(ACTIVATION_TYPES)}; bfloat16 needs "
+        "a CPU with AMX and is for prompts and their attention, with int8 for the rest.",
         show_default="the fastest that the target has",
     ),
 ]
@@ -113,8 +123,8 @@ MemoryBudget = Annotated[
     typer.Option(
         "--memory-budget",
         metavar="SIZE",
-        help="Most memory that run and chat may take, for example 1.5GiB: context and prefill "
-        "chunk are then the largest that fit.",
+        help="Maximum memory for run and chat, for example 1.5GiB; context and prefill chunk are "
+        "then the largest that fit.",
     ),
 ]
 DisabledPasses = Annotated[
@@ -122,7 +132,7 @@ DisabledPasses = Annotated[
     typer.Option(
         "--disable-pass",
         metavar="NAME",
-        help="Leave out an optimization, as `mlc-compile passes` lists them; may be repeated.",
+        help="Leave out an optimization: see `mlc-compile passes`; may be repeated.",
     ),
 ]
 DumpIR = Annotated[
@@ -130,34 +140,38 @@ DumpIR = Annotated[
     typer.Option(
         "--dump-ir",
         metavar="DIR",
-        help="Write TVMScript there after every phase, and after every pass that changed it.",
+        help="Write TVMScript to DIR after every phase, and after every pass that changed it.",
     ),
 ]
 NoCache = Annotated[
-    bool, typer.Option("--no-cache", help="Make everything anew, and keep nothing of it.")
+    bool,
+    typer.Option("--no-cache", help="Rebuild everything; neither read nor write the build cache."),
 ]
 Locked = Annotated[
     bool,
-    typer.Option("--locked", help="Fail where a step is not in the cache, and say what differs."),
+    typer.Option("--locked", help="Fail if a step is not in the cache, and say what differs."),
 ]
 Lockfile = Annotated[
     Path | None,
     typer.Option(
         "--lockfile",
         metavar="FILE",
-        help="Fail where the build is not as FILE (mlc-compile.lock) says: checkpoint, options, "
-        "tuning records, tools, results. A build that it does not know yet is added.",
+        help="Fail if the build differs from its entry in FILE, such as mlc-compile.lock: "
+        "checkpoint, options, tuning records, tools, results. A build without one is added.",
     ),
 ]
 UpdateLock = Annotated[
-    bool, typer.Option("--update-lock", help="Write what is here into the lock file instead.")
+    bool,
+    typer.Option(
+        "--update-lock", help="Update the lock file to match this build instead of failing."
+    ),
 ]
 Tune = Annotated[
     str | None,
     typer.Option(
         "--tune",
         metavar="TIME",
-        help="First measure the model's kernels on this machine for so long, as `tune` does: 20m.",
+        help="First tune the model's kernels on this machine for this long, for example 20m.",
     ),
 ]
 CACHE_SIZE: Final = "20GiB"
@@ -179,27 +193,20 @@ CacheSize = Annotated[
         metavar="SIZE",
         envvar=CACHE_SIZE_VARIABLE,
         callback=_checked_size,
-        help="Most that the build cache keeps; what served least recently goes first.",
+        help="Size limit of the build cache; least recently used entries are removed first.",
     ),
 ]
-MaxSize = Annotated[
+SizeToKeep = Annotated[
     str,
     typer.Option(
+        "--cache-size",
         "--max-size",
         metavar="SIZE",
         envvar=CACHE_SIZE_VARIABLE,
         callback=_checked_size,
-        help="What may stay, such as 10GiB.",
+        help="Size to shrink the build cache to, such as 10GiB.",
     ),
 ]
-SIZE: Final = re.compile(r"(?P<number>[0-9]{1,9}(\.[0-9]{1,3})?) ?(?P<unit>[A-Za-z]*)")
-PREFIXES: Final = "KMGT"
-UNITS: Final[dict[str, int]] = {  # bytes, by the unit in capitals
-    "B": 1,
-    **{f"{prefix}B": 1000**i for i, prefix in enumerate(PREFIXES, 1)},
-    **{f"{prefix}IB": 1024**i for i, prefix in enumerate(PREFIXES, 1)},
-    **{prefix: 1024**i for i, prefix in enumerate(PREFIXES, 1)},
-}
 
 
 def scheme_for(asked: str | None, targets: "Sequence[Target]") -> str:
@@ -218,12 +225,19 @@ def scheme_for(asked: str | None, targets: "Sequence[Target]") -> str:
 
 def targets_named(given: Sequence[str] | None) -> "tuple[Target, ...]":
     """The targets of comma-separated lists, each once, in order; None: this machine's."""
-    from mlc_compile.target import HOST, find_target
+    from mlc_compile.target import HOST, VARIANT, find_target
 
     names = (HOST,) if given is None else ",".join(given).split(",")
     wanted = dict.fromkeys(name.strip() for name in names if name.strip())
     if not wanted:
         raise ConfigError("--target names no target", hint="see `mlc-compile targets`")
+    for name in wanted:
+        first, *others = name.split(VARIANT)
+        if not first or not all(others):
+            side = "after" if first else "before"
+            raise ConfigError(
+                f"no target {side} {VARIANT!r} in {name!r}", hint="for example cpu-x86-64-v3+v4"
+            )
     return tuple(find_target(name) for name in wanted)
 
 
@@ -291,32 +305,3 @@ def open_records(cache_dir: Path) -> "RecordStore":
     from mlc_compile.records import RecordStore
 
     return RecordStore(cache_dir)
-
-
-def size(text: str, option: str) -> int:
-    """`"10GiB"` -> 10737418240, `"10GB"` -> 10000000000; ConfigError for what is no size.
-
-    Only 0 needs no unit: 10 would be bytes to one reader, and GiB to another.
-    `option` is what the text was given by: an option, or a variable and a "=".
-    """
-    if text.strip() == "0":
-        return 0
-    found = SIZE.fullmatch(text.strip())
-    if found is None or found["unit"].upper() not in UNITS:
-        example = option if option.endswith("=") else f"{option} "
-        raise ConfigError(
-            f"{option.removesuffix('=')} must be a size, got {text!r}",
-            hint=f"for example {example}10GiB, or 10GB; units are B, kB to TB and KiB to TiB",
-        )
-    return round(Decimal(found["number"]) * UNITS[found["unit"].upper()])
-
-
-def numbers(text: str, option: str) -> tuple[int, ...]:
-    """`"128,512"` -> (128, 512), each 0 or more; the empty text is no number."""
-    items = [item.strip() for item in text.split(",") if item.strip()]
-    if not all(item.isascii() and item.isdecimal() and len(item) < 10 for item in items):
-        raise ConfigError(
-            f"{option} must be numbers separated by commas, got {text!r}",
-            hint=f"for example {option} 128,512",
-        )
-    return tuple(int(item) for item in items)

@@ -1,5 +1,6 @@
 """`mlc-compile run`: continue a text."""
 
+import re
 import sys
 from typing import Annotated
 
@@ -17,15 +18,24 @@ def run(
     *,
     prompt: Annotated[
         str | None,
-        typer.Option("--prompt", "-p", help="Text to continue.", show_default="standard input"),
+        typer.Option(
+            "--prompt",
+            "-p",
+            help="Text to continue.",
+            show_default="standard input, without its last newline",
+        ),
     ] = None,
     max_tokens: MaxTokens = 128,
     temperature: Annotated[float, typer.Option(help="0 always takes the likeliest token.")] = 0.0,
     top_k: Annotated[int, typer.Option(help="Sample among the k likeliest; 0: all.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Sample within this share of the mass.")] = 1.0,
+    top_p: Annotated[
+        float, typer.Option(help="Sample among the likeliest that make up this share.")
+    ] = 1.0,
     seed: Seed = None,
     threads: Threads = None,
-    ignore_eos: Annotated[bool, typer.Option(help="Go on after a stop token.")] = False,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Go on after a stop token.")
+    ] = False,
 ) -> None:
     """Continue a text with the artifact in DIR, printing it as it comes."""
     from msgspec.structs import asdict
@@ -48,12 +58,13 @@ def run(
     output.stream("\n")
     if output.json:
         timings = {"load_s": session.load_s, **asdict(done.timings)}
-        where = {"threads": session.threads, "device": session.device}
+        where = {"threads": session.threads, "device": session.device or "cpu"}
         output.result({**asdict(done), "timings": timings, **where})
     output.story(done.told() + (f", on {session.device}" if session.device else ""))
 
 
 def _standard_input() -> str:
+    """Without the newline that ends a file or a line, so that it is what `-p` would be."""
     if sys.stdin.isatty():
         raise ConfigError("there is no prompt", hint="give one with -p, or pipe a text in")
-    return sys.stdin.buffer.read().decode(errors=NOT_UTF8)
+    return re.sub(r"\r?\n\Z", "", sys.stdin.buffer.read().decode(errors=NOT_UTF8))

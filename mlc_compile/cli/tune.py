@@ -1,6 +1,5 @@
 """`mlc-compile tune`: measure the kernels of a model, here or elsewhere, and keep what wins."""
 
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -21,6 +20,7 @@ from mlc_compile.cli.options import (
     scheme_for,
 )
 from mlc_compile.cli.tune_view import opened, told
+from mlc_compile.cli.values import duration
 from mlc_compile.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from mlc_compile.tune.result import TuneResult
 
 DEFAULT_TIME: Final = "20m"
-DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)")
-UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @output_options
@@ -49,18 +47,19 @@ def tune(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Longest time: 90s, 20m, 1h.",
+            help="Maximum time: 90s, 20m, 1h.",
             show_default=f"{DEFAULT_TIME}; none with --trials",
         ),
     ] = None,
     trials: Annotated[
-        int | None, typer.Option(min=1, help="Most candidates to measure.", show_default="no limit")
+        int | None,
+        typer.Option(min=1, help="Maximum candidates to measure.", show_default="no limit"),
     ] = None,
     task: Annotated[
         str,
         typer.Option(
             metavar="PATTERN",
-            help="Only kernels with this in their name; * and ? stand for others.",
+            help="Only kernels with this in their name; * and ? are wildcards.",
         ),
     ] = "*",
     seed: Annotated[int, typer.Option(help="The same seed draws the same candidates.")] = 0,
@@ -68,21 +67,23 @@ def tune(
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Measure on devices that this RPC tracker has, as `device-server` serves them.",
+            help="Measure on the devices of this RPC tracker: see `device-server`.",
             show_default="measure here",
         ),
     ] = None,
     key: Annotated[
-        str | None, typer.Option(help="With --rpc: what the devices are called there.")
+        str | None, typer.Option(help="With --rpc: the key that the devices were given.")
     ] = None,
     context: Context = None,
     prefill_chunk: PrefillChunk = None,
     kv_dtype: KVType = None,
     activations: ActivationType = None,
 ) -> None:
-    """Measure the kernels of MODEL here, or with --rpc elsewhere; builds use what beat the rules.
+    """Tune MODEL's kernels, here or over --rpc; later builds use whatever beat the defaults.
 
     Interrupt it at any time: what was found is kept, and the next run goes on from there.
+
+    With --json, one event per line; the last is {"event": "result", ...}.
     """
     from mlc_compile.checkpoint import find_model
     from mlc_compile.driver.tune import Effort, Request
@@ -154,17 +155,6 @@ def limit(time: str | None, trials: int | None) -> float | None:
     if time is None and trials is not None:
         return None
     return duration(time or DEFAULT_TIME, "--time")
-
-
-def duration(text: str, option: str) -> float:
-    """`"20m"` -> 1200.0; ConfigError for what is no time, or none at all."""
-    found = DURATION.fullmatch(text.strip())
-    seconds = float(found[1]) * UNITS[found[2]] if found else 0.0
-    if seconds <= 0:
-        raise ConfigError(
-            f"{option} must be a time, got {text!r}", hint=f"for example {option} 20m"
-        )
-    return seconds
 
 
 def _line(value: object) -> None:

@@ -19,17 +19,17 @@ def web(
     artifact: Artifact,
     *,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen at; 0 picks a free one.")
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")
     ] = PORT,
     host: Annotated[
-        str, typer.Option(help="Address to listen at; 0.0.0.0: all of this machine.")
+        str, typer.Option(help="Address to listen on; 0.0.0.0: all of this machine's.")
     ] = "127.0.0.1",
     web_llm: Annotated[
         Path | None,
         typer.Option(
             "--web-llm",
             metavar="PATH",
-            help="The npm package @mlc-ai/web-llm.",
+            help="Where the npm package @mlc-ai/web-llm is.",
             show_default="fetched with npm, once",
         ),
     ] = None,

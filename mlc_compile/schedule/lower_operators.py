@@ -58,7 +58,7 @@ class LowerOperators:
         for key, value in (mod.attrs or {}).items():
             out = out.with_attr(key, value)
         chosen = [
-            events.Event(NAME, name, "done", f"{count} calls")
+            events.Event(NAME, name, "done", f"{count} call{'s' * (count != 1)}")
             for name, count in sorted(lowerer.used.items())
         ]
         left = [

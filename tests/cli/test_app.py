@@ -155,6 +155,17 @@ def test_no_command_declares_a_flag_twice():
 def test_an_interrupt_ends_with_130(monkeypatch, capsys):
     assert fail_with(monkeypatch, KeyboardInterrupt()) == 130
     assert capsys.readouterr().err == "interrupted\n"
+    assert fail_with(monkeypatch, KeyboardInterrupt(), "--json") == 130
+    told = {"error": "interrupted", "hint": "", "exit_code": 130}
+    assert json.loads(capsys.readouterr().err) == told
+
+
+def test_with_json_the_last_line_of_a_failure_is_its_object(monkeypatch, capsys):
+    """A story and a traceback may come before it."""
+    fail_with(monkeypatch, errors.ConfigError("it\nbroke"), "--json", "--traceback")
+    *before, last = capsys.readouterr().err.splitlines()
+    assert before
+    assert json.loads(last)["error"] == "it\nbroke"
 
 
 BUG = """
@@ -204,26 +215,6 @@ def test_a_reader_may_leave_in_the_middle_of_a_text(nano_artifact):
 def test_h_is_help(cli):
     assert cli("-h").out == cli("--help").out
     assert cli("run", "-h").out == cli("run", "--help").out
-
-
-@pytest.mark.parametrize("option", ["--json", "--quiet", "--cache-dir=/x"])
-def test_a_common_option_before_the_command_is_told_where_it_goes(capsys, option):
-    assert program.invoke([option, "run", "D"]) == 2
-    flag = option.partition("=")[0]
-    assert f"put {flag} after the command: mlc-compile run ... {flag}" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["run", "D", "--max-tokens", "0"], "--max-tokens must be 1 or more"),
-        (["bench", "D", "--repeats", "0"], "--repeats must be 1 or more"),
-        (["eval", "D", "--text", "T", "--window", "1"], "--window must be 2 or more"),
-    ],
-)
-def test_a_number_below_its_least_is_a_plain_sentence(capsys, arguments, told):
-    assert program.invoke(arguments) == 2
-    assert capsys.readouterr().err.startswith(f"error: {told}\n")
 
 
 @pytest.mark.parametrize("command", ["run", "chat", "bench", "eval"])

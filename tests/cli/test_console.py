@@ -2,6 +2,8 @@
 
 import inspect
 import json
+import os
+import stat
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +13,7 @@ import typer
 
 from mlc_compile.cli import console
 from mlc_compile.cli.console import Bars, Output, default_cache_dir, output_options, plain_table
+from mlc_compile.errors import EnvironmentError_
 from mlc_compile.progress import SILENT
 
 
@@ -102,6 +105,7 @@ def test_a_stage_counts_and_the_next_one_closes_it():
     [
         pytest.param(["--cache-dir", "/a"], "/b", Path("/a"), id="the option wins"),
         pytest.param([], "/b", Path("/b"), id="then the variable"),
+        pytest.param(["--cache-dir", ""], "", Path("/xdg/mlc_compile"), id="empty is none"),
         pytest.param([], None, Path("/xdg/mlc_compile"), id="then XDG"),
     ],
 )
@@ -123,16 +127,62 @@ def test_where_caches_go(monkeypatch, options, variable, expected):
     assert seen == [expected]
 
 
-def test_without_a_home_caches_go_to_the_temporary_directory(monkeypatch):
+def test_without_a_home_caches_go_to_the_temporary_directory(monkeypatch, nowhere):
     def homeless():
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME")
     monkeypatch.setattr(Path, "home", homeless)
-    assert default_cache_dir() == Path(tempfile.gettempdir()) / "mlc_compile"
+    assert default_cache_dir() == nowhere
 
 
-def test_an_empty_home_is_as_good_as_none(monkeypatch):
+@pytest.fixture
+def nowhere(monkeypatch, tmp_path):
+    """Where caches go for who has no home."""
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", "")
-    assert default_cache_dir() == Path(tempfile.gettempdir()) / "mlc_compile"
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path / f"mlc_compile-{os.getuid()}"
+
+
+def test_an_empty_home_is_as_good_as_none(nowhere):
+    for _ in range(2):  # the second time it is there
+        assert default_cache_dir() == nowhere
+        assert stat.S_IMODE(nowhere.lstat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda path: path.mkdir() or path.chmod(0o770), id="writable by others"),
+        pytest.param(lambda path: path.symlink_to(path.parent), id="a link"),
+        pytest.param(Path.touch, id="a file"),
+    ],
+)
+def test_a_cache_that_another_user_may_have_put_there_is_refused(nowhere, make):
+    make(nowhere)
+    with pytest.raises(EnvironmentError_, match="is not this user's alone") as e:
+        default_cache_dir()
+    assert "--cache-dir" in e.value.hint
+    assert Output(cache=Path("elsewhere")).cache_dir == Path("elsewhere")
+
+
+def test_another_user_s_cache_is_refused(nowhere, monkeypatch):
+    nowhere.mkdir(mode=0o700)
+    me = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: me + 1)
+    nowhere.rename(nowhere.with_name(f"mlc_compile-{me + 1}"))
+    with pytest.raises(EnvironmentError_):
+        default_cache_dir()
+
+
+def test_a_paragraph_of_help_breaks_where_the_terminal_does():
+    @output_options
+    def act(output: Output) -> None:
+        """Act.
+
+        A paragraph of
+        two lines.
+        """
+
+    assert act.__doc__ == "Act.\n\nA paragraph of two lines."

@@ -33,7 +33,7 @@ def test_a_port_in_use_is_told(cli, option):
         )
     assert (ran.code, ran.out) == (7, "")
     told, hint = ran.err.splitlines()
-    assert told == f"error: 127.0.0.1:{port} cannot be listened at: address already in use"
+    assert told == f"error: cannot listen on 127.0.0.1:{port}: address already in use"
     assert "0 for a free one" in hint
 
 
@@ -45,6 +45,7 @@ NOBODY = "no RPC tracker answers at 127.0.0.1:9: connection refused"
     [
         ("device-server", 2, "missing option '--key'"),
         ("device-server --key a:b", 2, "--key must be one word without a colon, got 'a:b'"),
+        ("device-server --key a --host 192.0.2.1", 7, "cannot listen on 192.0.2.1:9090: "),
         ("device-server --key a --tracker pi", 2, "--tracker must be HOST:PORT, got 'pi'"),
         ("device-server --key a --tracker 10.0.0.7:1", 2, "the tracker at 10.0.0.7:1 would send"),
         ("device-server --key a --tracker 127.0.0.1:9 --port 0", 4, NOBODY),

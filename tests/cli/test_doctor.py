@@ -1,13 +1,15 @@
 """`doctor`: what it finds, and the command beside whatever is not well."""
 
+import json
+
 import msgspec
 import pytest
 
 from mlc_compile.cli import doctor
 from mlc_compile.cli.targets import usable_targets
 from mlc_compile.emit.backend import EMITTERS
-from mlc_compile.emit.probe import ability
-from mlc_compile.emit.vulkan.devices import Lack
+from mlc_compile.emit.probe import Ability, ability
+from mlc_compile.emit.vulkan.devices import Lack, Seen
 from mlc_compile.target import find_target, host_target, target_names
 
 FOREIGN = "cpu-aarch64" if host_target().arch != "aarch64" else "cpu-x86-64-v3"
@@ -97,6 +99,19 @@ def test_without_a_vulkan_device_libraries_are_emitted_and_the_fix_is_named(monk
     assert emitted(row).status == "ok"
 
 
+def test_what_can_be_done_names_the_tools_and_the_device(monkeypatch):
+    able = Ability("vulkan", "library", ("cc (Debian 12.2.0-14) 12.2.0", "nvcc 13.0"), (), ())
+    row = find_target("vulkan")
+    built = doctor.emit_finding(row, able, KNOWN, own=False)
+    assert built.detail == "can build (cc 12.2.0 and nvcc 13.0)"
+    seen = Seen("A GPU", 256, 1 << 15, 1 << 27, 8, f16=True, int8=True)
+    monkeypatch.setattr("mlc_compile.emit.vulkan.devices.missing", lambda: None)
+    monkeypatch.setattr("mlc_compile.emit.vulkan.devices.devices", lambda: (seen,))
+    assert doctor.run_finding(able, doctor.devices_of(row)).detail == "can run (A GPU)"
+    cpu = host_target()
+    assert doctor.run_finding(ability(cpu), doctor.devices_of(cpu)).detail == "can run"
+
+
 def test_where_the_device_is_absent_the_library_is_emitted_and_does_not_run():
     metal = doctor.run_finding(ability(find_target("metal")))
     assert (metal.status, metal.area) == ("note", "run")
@@ -143,4 +158,4 @@ def test_a_problem_makes_the_command_fail_after_its_result(monkeypatch, capsys):
     assert invoke(["doctor", "--json"]) == 4
     said = capsys.readouterr()
     assert "no such wheel" in said.out
-    assert "cannot build for itself: emit cpu" in said.err
+    assert "cannot build for itself: emit cpu" in json.loads(said.err.splitlines()[-1])["error"]

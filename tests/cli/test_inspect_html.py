@@ -46,8 +46,10 @@ def test_a_model_s_name_is_text(cli, nano_checkpoint, tmp_path):
 
 def test_what_cannot_be_read_or_written_is_told(cli, artifact, tmp_path):
     ran = cli("inspect", artifact, "--html", tmp_path / "nowhere" / "report.html")
-    assert ran.code == 7
-    assert "nowhere" in ran.err
+    assert ran.code == 2
+    nowhere = tmp_path / "nowhere"
+    told = f"error: --html: there is no directory {nowhere}\n hint: mkdir -p {nowhere}\n"
+    assert ran.err == told
     (artifact / "report.json").write_text('{"events": []}')
     ran = cli("inspect", artifact, "--html", tmp_path / "report.html")
     assert ran.code == 6

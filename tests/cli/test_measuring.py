@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from mlc_compile.artifact import Library, Manifest, read_manifest, write_manifest
-from mlc_compile.cli.inspect import _size
+from mlc_compile.cli.inspect import Decision, _folded, _size
 from mlc_compile.errors import ConfigError, DamageError, TargetError
 
 Cli = Callable[..., object]
@@ -186,8 +186,17 @@ def test_inspect_counts_equal_events_and_lists_them_on_request(
     merged = [e for e in events if e["source"] == "MergeProjections" and e["outcome"] == "done"]
     folded, full = cli("inspect", nano_artifact).out, cli("inspect", nano_artifact, "--events").out
     (line,) = (line for line in folded.splitlines() if line.startswith("MergeProjections"))
-    assert line.split() == ["MergeProjections", "done", f"{len(merged)}", "x"]
+    assert line.split() == ["MergeProjections", "done", f"{len(merged)}", "times"]
     assert full.count("MergeProjections") == len(merged) > 1
+
+
+def test_inspect_tells_what_alike_events_count() -> None:
+    def told(source: str, reason: str) -> str:
+        event = Decision(source, "it", "done", reason)
+        return next(_folded((event, event)))
+
+    assert told("LowerOperators", "56 calls").endswith("done     2 kernels, 56 calls each")
+    assert told("PlanMemory", "0 bytes").endswith("done     2 times: 0 bytes")
 
 
 def test_inspect_writes_small_sizes_in_kib() -> None:

@@ -7,11 +7,11 @@ from mlc_compile.cli.options import (
     KV_TYPES,
     QUANTS,
     library_options,
-    numbers,
     one_target,
     scheme_for,
     targets_named,
 )
+from mlc_compile.cli.values import numbers
 from mlc_compile.driver.job import ACTIVATIONS, KV_DTYPES
 from mlc_compile.errors import ConfigError
 from mlc_compile.quant import SCHEMES
@@ -47,6 +47,13 @@ def test_targets_may_be_repeated_or_listed_and_come_once(
     given: list[str] | None, names: list[str]
 ) -> None:
     assert [target.name for target in targets_named(given)] == names
+
+
+@pytest.mark.parametrize(("name", "side"), [("cpu+", "after"), ("+cpu", "before")])
+def test_a_sign_of_two_targets_stands_between_two(name: str, side: str) -> None:
+    with pytest.raises(ConfigError) as e:
+        targets_named([name])
+    assert str(e.value) == f"no target {side} '+' in {name!r}"
 
 
 def test_one_target_is_not_several() -> None:

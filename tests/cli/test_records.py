@@ -38,6 +38,8 @@ def test_stats_show_what_was_tuned(run, store):
     counts = ("workloads", "records", "chosen", "best_speedup", "damaged")
     assert [one[name] for name in counts] == [1, 2, 1, 2.5, 0]
     shown = run(store.cache_dir, "cache", "stats").out.splitlines()
+    assert shown[0] == f"directory  {store.cache_dir}"
+    assert shown[1] == "size       0.0 of 20.0 GiB"
     assert shown[-1].split() == [*one["title"].split(), "1", "2", "1", "2.50x"]
 
 
@@ -55,6 +57,7 @@ def test_verify_finds_a_damaged_line_and_repairs_it(run, store, path):
     assert error == "error: 1 of 2 tuning records are damaged; the others count"
     assert "--repair" in hint
     said = run(store.cache_dir, "cache", "verify", "--json")
+    assert json.loads(said.err.splitlines()[-1])["exit_code"] == 6  # after the story
     assert said.json["damaged_records"] == [
         {"file": str(path), "line": 2, "reason": "it does not have its digest"}
     ]
@@ -68,7 +71,7 @@ def test_verify_finds_a_damaged_line_and_repairs_it(run, store, path):
 
 def test_gc_removes_damaged_lines_and_no_record_whatever_the_size(run, store, path):
     spoil(path)
-    ran = run(store.cache_dir, "cache", "gc", "--max-size", "0", "--json")
+    ran = run(store.cache_dir, "cache", "gc", "--cache-size", "0", "--json")
     assert ran.json == {"removed": [], "nbytes": 0, "record_lines": 1}
     assert store.all()[0].records == (record(2, took=4.0),)
 

@@ -1,5 +1,6 @@
 """`run` and `chat` as a user and a script see them."""
 
+import io
 import json
 import os
 import shutil
@@ -13,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from mlc_compile.artifact import SEAL, Manifest, read_manifest, seal_of
-from mlc_compile.cli.chat import _interruptible
+from mlc_compile.cli.chat import _interruptible, _typed
+from mlc_compile.cli.console import Output
+from mlc_compile.cli.run import _standard_input
 from mlc_compile.errors import ConfigError, DamageError, TargetError
 from mlc_compile.runtime.tokenizer import Tokenizer
 
@@ -48,11 +51,23 @@ def test_run_as_json_has_ids_text_ending_and_timings(cli: Cli, nano_artifact: Pa
         "decode_tok_s",
     }
     assert answer["threads"] >= 1
+    assert answer["device"] == "cpu"
 
 
 def test_a_prompt_may_come_from_standard_input(cli: Cli, nano_artifact: Path) -> None:
     asked = ["run", nano_artifact, "--max-tokens", 4, "-q"]
-    assert piped(PROMPT, *asked).stdout == cli(*asked, "-p", PROMPT).out
+    assert piped(f"{PROMPT}\n", *asked).stdout == cli(*asked, "-p", PROMPT).out
+
+
+@pytest.mark.parametrize(
+    ("text", "prompt"),
+    [("a\n", "a"), ("a\r\n", "a"), ("a\n\n", "a\n"), ("a\r", "a\r"), ("\n a", "\n a"), ("", "")],
+)
+def test_one_newline_at_the_end_of_standard_input_is_dropped(
+    monkeypatch: pytest.MonkeyPatch, text: str, prompt: str
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    assert _standard_input() == prompt
 
 
 def test_equal_seeds_give_equal_texts_and_threads_do_not_matter(
@@ -146,7 +161,22 @@ def test_on_a_terminal_chat_says_how_it_ends(nano_artifact: Path) -> None:
     ran = subprocess.run(command, stdin=theirs, capture_output=True, text=True, check=True)
     os.close(ours)
     os.close(theirs)
-    assert ran.stderr.splitlines()[0] == "Ctrl-C ends an answer, Ctrl-D the chat"
+    assert ran.stderr == "Ctrl-C ends an answer, Ctrl-D the chat\n> "
+    assert ran.stdout == ""  # answers alone
+
+
+@pytest.mark.parametrize(("quiet", "mark"), [(False, "> "), (True, "")])
+def test_a_chat_on_a_terminal_marks_where_to_type_and_lets_the_line_be_edited(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], quiet: bool, mark: str
+) -> None:
+    asked = []
+    monkeypatch.delitem(sys.modules, "readline", raising=False)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda text: asked.append(text) or "Hi")
+    assert next(_typed(Output(quiet=quiet))) == "Hi"
+    assert asked == [mark]
+    assert capsys.readouterr().err == ""
+    assert "readline" in sys.modules
 
 
 def test_who_talks_interrupts_an_answer_once_and_then_the_chat() -> None:

@@ -9,7 +9,8 @@ from subprocess import PIPE
 import psutil
 import pytest
 
-from mlc_compile.cli.tune import duration, limit
+from mlc_compile.cli.tune import limit
+from mlc_compile.cli.values import duration
 from mlc_compile.errors import ConfigError
 from mlc_compile.target import find_target
 
@@ -98,7 +99,8 @@ def test_what_another_machine_could_measure_is_hinted_at(cli, nano_checkpoint):
     [
         (["--task", "nothing-like-it"], "no task matches"),
         (["--time", "soon"], "--time must be a time"),
-        (["--time", "0m"], "--time must be a time"),
+        (["--time", "0m"], "--time must be more than zero"),
+        (["--time", "5"], "--time needs a unit, got '5'"),
         (["--target", "cpu-x86-64-v2+v3"], "each is tuned by itself"),
     ],
 )

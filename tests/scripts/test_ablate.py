@@ -51,8 +51,8 @@ def ablate(tmp_path):
     stand_in = tmp_path / "stand_in.py"
     stand_in.write_text(STAND_IN)
 
-    def run(*arguments):
-        tool = {"MLC_COMPILE": f"{sys.executable} {stand_in}", "PYTHON": sys.executable}
+    def run(*arguments, python=sys.executable):
+        tool = {"MLC_COMPILE": f"{sys.executable} {stand_in}", "PYTHON": python}
         command = ["bash", SCRIPT, *arguments]
         return subprocess.run(
             command,
@@ -99,7 +99,14 @@ def test_without_rounds_only_bytes_are_told(ablate):
     assert "0.900" not in ran.stdout
 
 
-@pytest.mark.parametrize("arguments", [[], ["one", "two"], ["-x", "model"], ["-r"]])
+def test_without_the_list_of_passes_nothing_is_built(ablate):
+    ran = ablate("-r", "0", "model", python="false")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (1, "", "")
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["one", "two"], ["-x", "model"], ["-r"], ["model", "-r", "1"]]
+)
 def test_misuse_is_told_with_the_usage(ablate, arguments):
     ran = ablate(*arguments)
     assert ran.returncode == 2

@@ -59,7 +59,7 @@ def table(path):
 
 
 def test_every_artifact_thread_count_and_prompt_is_measured_once(bench, tmp_path):
-    ran = bench("-o", "out/b", "-t", "1,2", "-p", "8,16", "-n", "4", "one", "two")
+    ran = bench("-o", "out/b", "-j", "1,2", "-p", "8,16", "-n", "4", "one", "two")
     assert ran.returncode == 0, ran.stderr
     rows = table(tmp_path / "out" / "b.csv")
     seen = [(r["artifact"], r["threads"], r["phase"], r["tokens"]) for r in rows]
@@ -75,13 +75,13 @@ def test_every_artifact_thread_count_and_prompt_is_measured_once(bench, tmp_path
 
 
 def test_the_json_holds_the_answers_whole(bench, tmp_path):
-    bench("-o", "b", "-t", "1", "-p", "8", "one")
+    bench("-o", "b", "-j", "1", "-p", "8", "one")
     (answer,) = json.loads((tmp_path / "b.json").read_text())["runs"]
     assert answer["artifacts"][0]["model"] == "m"
 
 
 def test_a_failing_artifact_sets_the_exit_code_and_spares_the_rest(bench, tmp_path):
-    ran = bench("-o", "b", "-t", "1", "-p", "8", "broken", "one")
+    ran = bench("-o", "b", "-j", "1", "-p", "8", "broken", "one")
     assert ran.returncode == 4
     assert {r["artifact"] for r in table(tmp_path / "b.csv")} == {"one"}
 
@@ -92,6 +92,7 @@ def test_a_failing_artifact_sets_the_exit_code_and_spares_the_rest(bench, tmp_pa
         ([], "no artifact given"),
         (["-z", "one"], "unknown option -z"),
         (["-o"], "-o needs a value"),
+        (["one", "-r", "1"], "options go before ARTIFACT: -r"),
     ],
 )
 def test_wrong_usage_is_explained_and_measures_nothing(bench, tmp_path, arguments, said):
@@ -111,7 +112,7 @@ def test_what_is_no_artifact_is_told_in_two_lines(bench):
 
 
 def test_a_missing_program_is_told_with_the_variable_that_names_it(bench):
-    ran = bench("-t", "1", "one", MLC_COMPILE="no-such-program")
+    ran = bench("-j", "1", "one", MLC_COMPILE="no-such-program")
     assert ran.returncode == 2
     assert ran.stderr == (
         "error: no-such-program is not on the PATH\n"
@@ -119,8 +120,29 @@ def test_a_missing_program_is_told_with_the_variable_that_names_it(bench):
     )
 
 
+def test_a_program_may_lie_in_a_directory_with_a_blank(bench, tmp_path):
+    program = tmp_path / "a directory" / "mlc-compile"
+    program.parent.mkdir()
+    program.write_text(f"#!{sys.executable}\n{STAND_IN}")
+    program.chmod(0o755)
+    ran = bench("-o", "b", "-j", "1", "-p", "8", "one", MLC_COMPILE=str(program))
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_all_cores_are_those_that_we_may_use(bench, tmp_path):
+    nproc = tmp_path / "nproc"
+    nproc.write_text("#!/bin/sh\necho 3\n")
+    nproc.chmod(0o755)
+    ran = bench("-o", "b", "-p", "8", "one", PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert ran.returncode == 0, ran.stderr
+    assert [row["threads"] for row in table(tmp_path / "b.csv") if row["tokens"] == "8"] == [
+        "1",
+        "3",
+    ]
+
+
 def test_one_thread_is_singular(bench):
-    ran = bench("-o", "b", "-t", "1,2", "-p", "8", "one")
+    ran = bench("-o", "b", "-j", "1,2", "-p", "8", "one")
     assert "one: 1 thread, 8 tokens\n" in ran.stderr
     assert "one: 2 threads, 8 tokens\n" in ran.stderr
 

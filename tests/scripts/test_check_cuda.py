@@ -35,7 +35,7 @@ print(json.dumps(agreement) if words[1].endswith("agreement") else answers[words
 
 @pytest.fixture
 def check(tmp_path):
-    """`check("-q", "q4f32_1", smi="9.0, NVIDIA H100", same=90)`: run it; what it printed."""
+    """`check("-Q", "q4f32_1", smi="9.0, NVIDIA H100", same=90)`: run it; what it printed."""
     stand_in = tmp_path / "python"
     stand_in.write_text(f"#!{sys.executable}\n{STAND_IN}")
     stand_in.chmod(0o755)
@@ -91,7 +91,7 @@ def test_a_gpu_without_a_preset_gets_the_library_with_ptx(check, tmp_path):
 
 
 def test_the_target_can_be_chosen(check, tmp_path):
-    assert check("-t", "cuda-sm80", "-q", "q4f32_1", "-o", "there").returncode == 0
+    assert check("-t", "cuda-sm80", "-Q", "q4f32_1", "-o", "there").returncode == 0
     asked = (tmp_path / "asked").read_text()
     assert "--target cuda-sm80,cpu --quant q4f32_1 --activations float32 -o there" in asked
 
@@ -102,7 +102,7 @@ def test_the_target_can_be_chosen(check, tmp_path):
         pytest.param((), "", 4, "nvidia-smi finds no GPU", id="no GPU"),
         pytest.param((), None, 4, "there is no NVIDIA driver", id="no driver"),
         pytest.param(("-x",), None, 2, "unknown option -x", id="option"),
-        pytest.param(("-q",), None, 2, "-q needs a value", id="value"),
+        pytest.param(("-Q",), None, 2, "-Q needs a value", id="value"),
         pytest.param(("a", "b"), None, 2, "one model at a time", id="models"),
     ],
 )

@@ -79,9 +79,23 @@ def test_a_lock_file_is_written_kept_and_obeyed(ci):
     assert lock.read_text() == text
 
 
+def test_an_interrupt_ends_it_and_starts_no_other_build(tmp_path):
+    program = tmp_path / "mlc-compile"
+    program.write_text('#!/bin/sh\necho "$2" >>asked\nexit 130\n')
+    program.chmod(0o755)
+    env = os.environ | {"MLC_COMPILE": str(program), "PYTHON": sys.executable}
+    ran = subprocess.run([SCRIPT, "-t", "cpu", "one", "two"], cwd=tmp_path, env=env, check=False)
+    assert (ran.returncode, (tmp_path / "asked").read_text()) == (130, "one\n")
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
-    [([], "no target given"), (["-t"], "-t needs a value"), (["-z"], "unknown option -z")],
+    [
+        ([], "no target given"),
+        (["-t"], "-t needs a value"),
+        (["-z"], "unknown option -z"),
+        (["-t", "cpu", "model", "-l"], "options go before MODEL: -l"),
+    ],
 )
 def test_misuse_is_told_with_the_usage(options, said):
     ran = subprocess.run([SCRIPT, *options], capture_output=True, text=True, check=False)

@@ -6,6 +6,7 @@ is back. Handshake and offers are TVM's: int32 0xff271, n and a key of n bytes c
 0xff271 or, for a key that was not offered, 0xff273 go out, then n and our key.
 """
 
+import errno
 import os
 import selectors
 import signal
@@ -35,6 +36,11 @@ TAKEN_SECONDS: Final = 8.0  # who asked the tracker for us comes within, or we o
 END_SECONDS: Final = 5.0
 KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
+PORT_REMEDIES: Final = {  # other errors are about the host
+    errno.EADDRINUSE: "choose another port, or 0 for a free one",
+    errno.EACCES: "choose a port above 1023, or 0 for a free one",
+}
+
 Say = Callable[[str], None]
 
 
@@ -46,8 +52,8 @@ def listen(address: Address) -> socket.socket:
     except OSError as e:
         reason = os.strerror(e.errno) if e.errno and e.errno > 0 else str(e)  # getaddrinfo: < 0
         raise EnvironmentError_(
-            f"{address} cannot be listened at: {reason.lower()}",
-            hint="choose another port, or 0 for a free one",
+            f"cannot listen on {address}: {reason.lower()}",
+            hint=PORT_REMEDIES.get(e.errno or 0, "--host must be an address of this machine"),
         ) from e
 
 
