@@ -37,7 +37,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     prompts: tuple[int, ...] = ()  # prompt lengths; (): those of PROMPTS that fit the context
     generate: int = 64  # tokens decoded in one measurement; 0: none
     depths: tuple[int, ...] = (0,)  # tokens already in the cache, for prefill and decode
-    threads: tuple[int, ...] = ()  # (): the cores this process may use
+    threads: tuple[int, ...] = ()  # (): the fast cores that this process may use
     repeats: int = 3
     warm_up: int = 1  # measurements thrown away before the first that counts
     rounds: int = 1  # times that all artifacts are measured in turn

@@ -37,7 +37,7 @@ def bench(
     threads: Annotated[
         str,
         typer.Option(
-            help="Numbers of threads, comma-separated.", show_default="the physical cores"
+            help="Numbers of threads, comma-separated.", show_default="the fast physical cores"
         ),
     ] = "",
     repeats: Annotated[int, typer.Option(min=1, help="Measurements of each.")] = 3,

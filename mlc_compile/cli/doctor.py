@@ -142,7 +142,7 @@ def machine(cache_dir: Path) -> Iterator[Finding]:
 
     from mlc_compile.runtime.host import available_cores, cpu_name
 
-    detail = f"{available_cores()} usable of {os.cpu_count()} logical CPUs, {cpu_name()}"
+    detail = f"kernels use {available_cores()} cores of {os.cpu_count()} logical CPUs, {cpu_name()}"
     yield Finding("machine", "cores", "ok", detail)
     memory = psutil.virtual_memory()
     detail = f"{memory.total / 2**30:.1f} GiB, {memory.available / 2**30:.1f} GiB free"

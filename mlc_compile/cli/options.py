@@ -36,7 +36,7 @@ Artifact = Annotated[
 ]
 Threads = Annotated[
     int | None,
-    typer.Option(min=1, help="Threads to compute with.", show_default="the physical cores"),
+    typer.Option(min=1, help="Threads to compute with.", show_default="the fast physical cores"),
 ]
 TopK = Annotated[
     int | None,
@@ -48,6 +48,36 @@ TopP = Annotated[
         help="Sample among the likeliest that make up this share.",
         show_default="the model's advice",
     ),
+]
+MinP = Annotated[
+    float | None,
+    typer.Option(
+        "--min-p",
+        help="Leave out what is less likely than this share of the likeliest token.",
+        show_default="the model's advice",
+    ),
+]
+PresencePenalty = Annotated[
+    float | None,
+    typer.Option(
+        help="Taken off the logit of every token generated before, -2 to 2.",
+        show_default="the model's advice",
+    ),
+]
+FrequencyPenalty = Annotated[
+    float | None,
+    typer.Option(help="The same for each time that it was.", show_default="the model's advice"),
+]
+RepetitionPenalty = Annotated[
+    float | None,
+    typer.Option(
+        help="Divides the logit of every token of prompt and answer, 0.1 to 10; 1: none.",
+        show_default="the model's advice",
+    ),
+]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option("--stop", metavar="TEXT", help="End before this text; may be repeated."),
 ]
 MaxTokens = Annotated[int, typer.Option(min=1, help="Maximum tokens to generate.")]
 Seed = Annotated[

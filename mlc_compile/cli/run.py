@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from mlc_compile.cli.console import Output, output_options
-from mlc_compile.cli.options import NOT_UTF8, Artifact, MaxTokens, Seed, Threads
+from mlc_compile.cli.options import NOT_UTF8, Artifact, MaxTokens, Seed, Stop, Threads
 from mlc_compile.errors import ConfigError
 
 
@@ -31,6 +31,20 @@ def run(
     top_p: Annotated[
         float, typer.Option(help="Sample among the likeliest that make up this share.")
     ] = 1.0,
+    min_p: Annotated[
+        float, typer.Option(help="Leave out what is less likely than this share of the likeliest.")
+    ] = 0.0,
+    presence_penalty: Annotated[
+        float, typer.Option(help="Taken off the logit of every token generated before, -2 to 2.")
+    ] = 0.0,
+    frequency_penalty: Annotated[
+        float, typer.Option(help="The same for each time that it was.")
+    ] = 0.0,
+    repetition_penalty: Annotated[
+        float,
+        typer.Option(help="Divides the logit of every token of prompt and text, 0.1 to 10."),
+    ] = 1.0,
+    stop: Stop = None,
     seed: Seed = None,
     threads: Threads = None,
     ignore_eos: Annotated[
@@ -44,8 +58,19 @@ def run(
     from mlc_compile.runtime.generate import Request, generate
     from mlc_compile.runtime.sampler import Sampling
     from mlc_compile.runtime.session import open_session
+    from mlc_compile.runtime.stop_texts import StopTexts
 
-    sampling = Sampling(temperature, top_k, top_p, seed)
+    sampling = Sampling(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        min_p=min_p,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        repetition_penalty=repetition_penalty,
+    )
+    stop_texts = StopTexts(tuple(stop or ()))
     text = _standard_input() if prompt is None else prompt
     session = open_session(artifact, threads)
     request = Request(
@@ -53,6 +78,7 @@ def run(
         max_tokens=max_tokens,
         sampling=sampling,
         stop=frozenset() if ignore_eos else stop_tokens(artifact),
+        stop_texts=stop_texts,
     )
     done = generate(session.engine, session.tokenizer, request, output.stream)
     output.stream("\n")

@@ -1,8 +1,8 @@
 """Turns of a chat: render all of them, compute only what the cache does not hold yet."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import Final
 
 import msgspec
 
@@ -11,64 +11,113 @@ from mlc_compile.runtime.defaults import CONFIG, model_sampling, read_fields, st
 from mlc_compile.runtime.generate import Generation, Request, generate, never
 from mlc_compile.runtime.sampler import Sampling
 from mlc_compile.runtime.session import Session
-from mlc_compile.runtime.template import Message, read_template
+from mlc_compile.runtime.stop_texts import NO_STOP_TEXTS, StopTexts
+from mlc_compile.runtime.template import Message, read_template, without_half_thought
 
-T = TypeVar("T")
+# Parts of the context: what an answer must find free, and what forgetting then frees. If they
+# were the same, each further question would forget, and compute the rest anew.
+NEEDED, FREED = 4, 2
+PAIR: Final = 2  # messages: a question and its answer
 
 
 @dataclass(frozen=True, slots=True)
 class Manner:
     """How the assistant answers; None leaves it to the model's files."""
 
-    max_tokens: int
+    max_tokens: int | None = None  # None: until the context is full
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
     seed: int | None = None
     thinking: bool | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    stop_texts: StopTexts = NO_STOP_TEXTS
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Messages, of which the last is the question, and what the model reads of them."""
+
+    messages: list[Message]
+    text: str
+    ids: list[int]
 
 
 class Conversation:
     """A chat with one session; `messages` grows by two with each question."""
 
     def __init__(self, session: Session, manner: Manner, system: str | None = None) -> None:
-        self.messages = [] if system is None else [Message("system", system)]
+        self._instructions = [] if system is None else [Message("system", system)]
         self._session = session
         self._manner = manner
         self._template = read_template(session.directory)
         self._stop = stop_tokens(session.directory)
         self._sampling = _sampling(model_sampling(session.directory), manner)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all but the instructions."""
+        self.messages = [*self._instructions]
 
     def ask(
         self,
         question: str,
         on_text: Callable[[str], None],
         interrupted: Callable[[], bool] = never,
+        on_forgotten: Callable[[list[Message]], None] | None = None,
     ) -> Generation:
         """Answer `question` in the light of all before it; what is `interrupted` counts as said.
 
-        Raises what `generate` does, and ConfigError where the chat has outgrown the context.
+        An answer that ended within its thought stays as an empty message.
+
+        Where the context becomes too small, the oldest questions are forgotten with their
+        answers, and told to `on_forgotten` before the answer begins; if that is None, it is a
+        ConfigError. Raises what `generate` does too; `messages` are then as they were.
         """
-        asked = [*self.messages, Message("user", question)]
-        text = self._template.render(asked, thinking=self._manner.thinking)
-        tokenizer = self._session.tokenizer
-        prompt = tokenizer.encode(text, special=False)  # the template wrote the marks
-        self._require_room(len(prompt))
+        prompt = self._prompt([*self.messages, Message("user", question)])
+        if on_forgotten is None:
+            self._require_room(prompt)
+        else:
+            prompt = self._shortened(prompt, on_forgotten)
         request = Request(
-            prompt=prompt,
+            prompt=prompt.ids,
             max_tokens=self._manner.max_tokens,
             sampling=self._sampling,
             stop=self._stop,
+            stop_texts=self._manner.stop_texts,
             interrupted=interrupted,
         )
-        answer = generate(self._session.engine, tokenizer, request, on_text)
-        self.messages = [*asked, Message("assistant", answer.text)]
+        answer = generate(self._session.engine, self._session.tokenizer, request, on_text)
+        said = without_half_thought(prompt.text, answer.text)
+        self.messages = [*prompt.messages, Message("assistant", said)]
         return answer
 
-    def _require_room(self, tokens: int) -> None:
+    def _prompt(self, messages: list[Message]) -> Prompt:
+        text = self._template.render(messages, thinking=self._manner.thinking)
+        # Not special: the template wrote the marks.
+        return Prompt(messages, text, self._session.tokenizer.encode(text, special=False))
+
+    def _shortened(self, whole: Prompt, on_forgotten: Callable[[list[Message]], None]) -> Prompt:
+        """`whole` without its oldest turns, if it leaves too little room for an answer."""
+        context, first = self._session.engine.limits.context, len(self._instructions)
+        needed = min(self._manner.max_tokens or context, context // NEEDED)
+        if len(whole.ids) + needed <= context:
+            return whole
+        rest = whole
+        while len(rest.ids) > context - context // FREED and len(rest.messages) > first + PAIR:
+            rest = self._prompt([*self._instructions, *rest.messages[first + PAIR :]])
+        forgotten = whole.messages[first : first + len(whole.messages) - len(rest.messages)]
+        if forgotten and len(rest.ids) <= context:  # a question that is too long is `generate`'s
+            on_forgotten(forgotten)
+        return rest
+
+    def _require_room(self, prompt: Prompt) -> None:
         """ConfigError if earlier turns leave no room; a long first question is prefill's."""
-        context = self._session.engine.limits.context
-        if tokens <= context or all(message.role != "assistant" for message in self.messages):
+        tokens, context = len(prompt.ids), self._session.engine.limits.context
+        if tokens <= context or all(message.role != "assistant" for message in prompt.messages):
             return
         reach = read_fields(self._session.directory, CONFIG, Reach).max_position_embeddings
         larger = f", or compile with a larger --context (up to {reach})" if reach > context else ""
@@ -85,14 +134,6 @@ class Reach(msgspec.Struct, frozen=True):
 
 
 def _sampling(advised: Sampling, manner: Manner) -> Sampling:
-    return replace(
-        advised,
-        temperature=_or(manner.temperature, advised.temperature),
-        top_k=_or(manner.top_k, advised.top_k),
-        top_p=_or(manner.top_p, advised.top_p),
-        seed=manner.seed,
-    )
-
-
-def _or(asked: T | None, advised: T) -> T:
-    return advised if asked is None else asked
+    """What the manner leaves open, as advised."""
+    asked = {field.name: getattr(manner, field.name) for field in fields(Sampling)}
+    return replace(advised, **{name: v for name, v in asked.items() if v is not None})

@@ -1,5 +1,6 @@
 """What the model's own files say about generating: where to stop, how to sample."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -7,7 +8,7 @@ import msgspec
 
 from mlc_compile.artifact import CHAT_CONFIG
 from mlc_compile.errors import DamageError
-from mlc_compile.runtime.sampler import GREEDY, Sampling
+from mlc_compile.runtime.sampler import Sampling
 
 GENERATION_CONFIG: Final = "generation_config.json"
 CONFIG: Final = "config.json"
@@ -28,15 +29,27 @@ class Advice(msgspec.Struct, frozen=True):
     temperature: Annotated[float, msgspec.Meta(ge=0)] | None = None
     top_k: Annotated[int, msgspec.Meta(ge=0)] | None = None
     top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
+    min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    # Not transformers' fields, but MLC reads them here.
+    presence_penalty: Annotated[float, msgspec.Meta(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, msgspec.Meta(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, msgspec.Meta(ge=0.1, le=10)] | None = None
 
     def sampling(self) -> Sampling:
-        """Greedy unless the authors advise to sample."""
+        """Greedy unless the authors advise to sample; penalties hold either way."""
+        penalized = Sampling(
+            presence_penalty=_or(self.presence_penalty, 0.0),
+            frequency_penalty=_or(self.frequency_penalty, 0.0),
+            repetition_penalty=_or(self.repetition_penalty, 1.0),
+        )
         if not self.do_sample:
-            return GREEDY
-        return Sampling(
+            return penalized
+        return replace(
+            penalized,
             temperature=_or(self.temperature, 1.0),
             top_k=_or(self.top_k, 50),
             top_p=_or(self.top_p, 1.0),
+            min_p=_or(self.min_p, 0.0),
         )
 
 

@@ -9,11 +9,13 @@ import msgspec
 
 from mlc_compile.runtime.engine import Engine
 from mlc_compile.runtime.sampler import GREEDY, Sampler, Sampling
+from mlc_compile.runtime.stop_texts import NO_STOP_TEXTS, StoppedText, StopTexts
 from mlc_compile.runtime.tokenizer import Detokenizer, Tokenizer
 
-Finish = Literal["stop", "length", "context", "interrupt"]
+Finish = Literal["stop", "stop_text", "length", "context", "interrupt"]
 ENDINGS: Final[dict[Finish, str]] = {
     "stop": "stopped at a stop token",
+    "stop_text": "stopped at a stop text",
     "length": "stopped at --max-tokens",
     "context": "stopped with the context full",
     "interrupt": "interrupted",
@@ -30,12 +32,15 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished text; the token that stopped it belongs to neither `token_ids` nor `text`."""
+    """A finished text; the token that stopped it belongs to neither `token_ids` nor `text`.
+
+    A stop text does not belong to `text`, but its tokens do to `token_ids`.
+    """
 
     prompt_token_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
     text: str
-    finish_reason: Finish  # a stop token, max_tokens reached, the context full, or whoever waits
+    finish_reason: Finish  # a key of ENDINGS
     timings: Timings
 
     def told(self) -> str:
@@ -57,9 +62,10 @@ class Request:
     """What to continue, how to choose, and when to end."""
 
     prompt: Sequence[int]
-    max_tokens: int
+    max_tokens: int | None  # 1 or more; None: until the context is full
     sampling: Sampling = GREEDY
     stop: frozenset[int] = frozenset()  # ids that end the text
+    stop_texts: StopTexts = NO_STOP_TEXTS
     interrupted: Callable[[], bool] = never  # asked before each new token: whether to end
 
 
@@ -72,29 +78,24 @@ def generate(
     `Engine.prefill` does.
     """
     prompt = request.prompt
-    sampler, stream, pieces = Sampler(request.sampling), Detokenizer(tokenizer), _Pieces(on_text)
+    sampler, stream = Sampler(request.sampling, prompt), Detokenizer(tokenizer)
+    pieces = _Pieces(on_text, request.stop_texts)
     start = perf_counter()
     kept = engine.keep_prefix(prompt)
     token = sampler.sample(engine.prefill(prompt[kept:]))
     prefilled = perf_counter()
     tokens: list[int] = []
-    reason: Finish = "length"
-    while len(tokens) < request.max_tokens:
+    reason: Finish | None = None
+    while reason is None:
         if token in request.stop:
             reason = "stop"
             break
         tokens.append(token)
         pieces.add(stream.feed(token))
-        if len(tokens) == request.max_tokens:
-            break
-        if engine.room == 0:
-            reason = "context"
-            break
-        if request.interrupted():
-            reason = "interrupt"
-            break
-        token = engine.next_token(token, sampler)
-    pieces.add(stream.flush())
+        reason = _ending(request, len(tokens), pieces, engine)
+        if reason is None:
+            token = _next_token(engine, token, sampler)
+    pieces.end(stream.flush())
     return Generation(
         prompt_token_ids=tuple(prompt),
         token_ids=tuple(tokens),
@@ -109,20 +110,50 @@ def generate(
     )
 
 
-class _Pieces:
-    """The text so far; each new piece is told at once."""
+def _ending(request: Request, told: int, pieces: "_Pieces", engine: Engine) -> Finish | None:
+    """What ends the text after its token number `told`, if anything does."""
+    if pieces.stopped:
+        return "stop_text"
+    if told == request.max_tokens:
+        return "length"
+    if engine.room == 0:
+        return "context"
+    return "interrupt" if request.interrupted() else None
 
-    def __init__(self, on_text: Callable[[str], None]) -> None:
+
+def _next_token(engine: Engine, token: int, sampler: Sampler) -> int:
+    """Chosen where the logits are, unless what chooses there does not know the settings."""
+    if sampler.sampling.host_only:
+        return sampler.sample(engine.decode(token))
+    return engine.next_token(token, sampler)
+
+
+class _Pieces:
+    """The text so far; each new piece is told as soon as it cannot belong to a stop text."""
+
+    def __init__(self, on_text: Callable[[str], None], stops: StopTexts) -> None:
+        self.stopped = False
         self._on_text = on_text
+        self._text = StoppedText(stops)
         self._pieces: list[str] = []
 
     def add(self, piece: str) -> None:
-        if piece:
-            self._pieces.append(piece)
-            self._on_text(piece)
+        told, self.stopped = self._text.feed(piece)
+        self._tell(told)
+
+    def end(self, last: str) -> None:
+        """After this no piece follows; none is told after a stop text."""
+        if not self.stopped:
+            self.add(last)
+            self._tell(self._text.flush())
 
     def text(self) -> str:
         return "".join(self._pieces)
+
+    def _tell(self, piece: str) -> None:
+        if piece:
+            self._pieces.append(piece)
+            self._on_text(piece)
 
 
 def _timings(prefilled: int, decoded: int, prefill_s: float, decode_s: float) -> Timings:

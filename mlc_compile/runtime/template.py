@@ -21,6 +21,8 @@ TOKENIZER_CONFIG: Final = "tokenizer_config.json"
 TEMPLATE_FILE: Final = "chat_template.jinja"  # where transformers 5 keeps it
 MARKS: Final = ("bos_token", "eos_token", "pad_token", "unk_token")
 
+THINK, THOUGHT = "<think>", "</think>"  # Qwen3's marks around what it thinks before it answers
+
 
 class Message(msgspec.Struct, frozen=True):
     """One turn: role is "system", "user" or "assistant"."""
@@ -90,6 +92,15 @@ def read_template(directory: Path) -> ChatTemplate:
         )
     marks = {name: _text(config.get(name)) for name in MARKS}
     return ChatTemplate(source, marks)
+
+
+def without_half_thought(prompt: str, answer: str) -> str:
+    """`answer`, or nothing if it ended within the thought that it, or the prompt, began with.
+
+    Qwen3's templates leave the thoughts of earlier turns out, but look for their end alone.
+    """
+    begun = prompt.rstrip().endswith(THINK) or answer.lstrip().startswith(THINK)
+    return "" if begun and THOUGHT not in answer else answer
 
 
 def _default(value: Any) -> str | None:

@@ -21,7 +21,7 @@ from mlc_compile.artifact import PACKED_WEIGHTS, Manifest
 from mlc_compile.errors import ConfigError, DamageError
 from mlc_compile.runtime.cache import aligned_zeros
 from mlc_compile.runtime.device import open_device, raise_failure
-from mlc_compile.runtime.host import available_cores, require_threads, too_many_threads
+from mlc_compile.runtime.host import available_cores, keep_to_fast_cores, require_threads
 from mlc_compile.runtime.load import Loadable, plan_parts
 from mlc_compile.runtime.sampler import Sampler, Sampling, device_settings
 from mlc_compile.runtime.state import STATES
@@ -37,6 +37,7 @@ Watcher = Callable[..., int]
 
 FUNCTIONS: Final = ("embed", "prefill", "decode", "score")
 CHOOSERS: Final = ("argmax", "sample")  # of a library for a device
+BIG: Final = 1  # TVM's number of its default mode: threads for the fastest CPUs
 
 
 def start_tvm(threads: int | None = None) -> int:
@@ -44,21 +45,15 @@ def start_tvm(threads: int | None = None) -> int:
 
     Returns the threads it runs with, which cannot change in a process that has already
     imported TVM: ConfigError if `threads` asks for another number, or for more than there are.
+    They keep to the fast cores if those are enough for them.
     """
     tiles_granted()  # asked by each process that may load a library, needed or not
-    fresh = "tvm" not in sys.modules
-    if fresh:
+    if "tvm" not in sys.modules:
         require_threads(threads)
-        os.environ["TVM_NUM_THREADS"] = str(threads or available_cores())
-        # TVM pins its threads to CPUs 0, 1, ... whatever the process is allowed to use.
-        os.environ["TVM_BIND_THREADS"] = "0"
-        with _lean_import():
-            importlib.import_module("tvm")
+        _import_tvm(threads or available_cores())
     import tvm
 
     running = int(tvm.get_global_func("runtime.NumThreads")())
-    if threads is not None and fresh and running < threads:
-        raise too_many_threads(threads, running)  # it counts only the fast kind of cores
     if threads is not None and running != threads:
         raise ConfigError(
             f"TVM already runs with {running} threads in this process, {threads} were asked for",
@@ -185,6 +180,17 @@ def map_weights(directory: Path, manifest: Manifest) -> "list[Tensor]":
         _tensor(packed[p.offset : p.offset + p.nbytes].view(p.dtype).reshape(p.shape))
         for p in plan_parts(manifest.plan)
     ]
+
+
+def _import_tvm(threads: int) -> None:
+    keep_to_fast_cores(threads)
+    os.environ["TVM_NUM_THREADS"] = str(threads)
+    # TVM pins its threads to CPUs 0, 1, ... whatever the process is allowed to use.
+    os.environ["TVM_BIND_THREADS"] = "0"
+    with _lean_import():
+        tvm = importlib.import_module("tvm")
+    # By itself TVM starts no more threads than there are CPUs of the highest frequency.
+    tvm.get_global_func("runtime.config_threadpool")(BIG, threads)
 
 
 @contextmanager

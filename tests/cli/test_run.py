@@ -91,6 +91,15 @@ def test_a_stop_token_ends_the_text(cli: Cli, copy: Path) -> None:
     assert cli(*asked, "--ignore-eos").json["token_ids"] == ids
 
 
+def test_a_stop_text_ends_the_text_before_it(cli: Cli, nano_artifact: Path) -> None:
+    asked = ["run", nano_artifact, "-p", PROMPT, "--max-tokens", 12, "--ignore-eos", "--json"]
+    text = cli(*asked).json["text"]
+    stop = text[len(text) // 2 :][:3]
+    answer = cli(*asked, "--stop", "not said at all", "--stop", stop).json
+    assert answer["finish_reason"] == "stop_text"
+    assert answer["text"] == text[: text.index(stop)]
+
+
 def test_a_prompt_longer_than_the_context_is_told_with_numbers(nano_artifact: Path) -> None:
     context = read_manifest(nano_artifact, Manifest).limits.context
     ran = piped("word " * context, "run", nano_artifact)
@@ -105,6 +114,9 @@ def test_a_prompt_longer_than_the_context_is_told_with_numbers(nano_artifact: Pa
         (["--top-p", "0"], "top-p must be above 0"),
         (["--temperature", "-1"], "temperature must be 0 or more"),
         (["--max-tokens", "0"], "max-tokens"),
+        (["--min-p", "2"], "min-p must be from 0 to 1"),
+        (["--repetition-penalty", "0"], "repetition-penalty must be from 0.1 to 10"),
+        (["--stop", ""], "stop text"),
         (["-p", ""], "the prompt has no tokens"),
     ],
 )
@@ -154,15 +166,29 @@ def test_chat_with_a_prompt_gives_one_answer(cli: Cli, nano_artifact: Path) -> N
     assert [m["role"] for m in ran.json["messages"]] == ["user", "assistant"]
 
 
-def test_on_a_terminal_chat_says_how_it_ends(nano_artifact: Path) -> None:
+def test_a_question_may_have_several_lines(nano_artifact: Path) -> None:
+    lines = '"""What is\n\nthis?"""\n'
+    ran = piped(lines, "chat", nano_artifact, "--max-tokens", 2, "--json")
+    questions = [m["content"] for m in json.loads(ran.stdout)["messages"] if m["role"] == "user"]
+    assert questions == ["What is\n\nthis?"]
+
+
+def test_a_chat_on_a_terminal_says_how_it_ends_and_outlives_a_question_that_is_too_long(
+    nano_artifact: Path,
+) -> None:
+    context = read_manifest(nano_artifact, Manifest).limits.context
     ours, theirs = os.openpty()
-    command = [sys.executable, "-m", "mlc_compile", "chat", str(nano_artifact)]
-    os.write(ours, b"\x04")  # Ctrl-D
+    command = [sys.executable, "-m", "mlc_compile", "chat", str(nano_artifact), "--json"]
+    os.write(ours, b"word " * context + b"\n/clear\n\x04")  # Ctrl-D
     ran = subprocess.run(command, stdin=theirs, capture_output=True, text=True, check=True)
     os.close(ours)
     os.close(theirs)
-    assert ran.stderr == "Ctrl-C ends an answer, Ctrl-D the chat\n> "
-    assert ran.stdout == ""  # answers alone
+    start, refused, hint, end = ran.stderr.splitlines()
+    assert start == "Ctrl-C ends an answer, Ctrl-D the chat"
+    assert refused.startswith("> error: the prompt has")
+    assert hint.startswith(" hint: ")
+    assert end == "> > "
+    assert json.loads(ran.stdout) == {"messages": [], "answers": []}  # answers alone
 
 
 @pytest.mark.parametrize(("quiet", "mark"), [(False, "> "), (True, "")])
@@ -173,7 +199,7 @@ def test_a_chat_on_a_terminal_marks_where_to_type_and_lets_the_line_be_edited(
     monkeypatch.delitem(sys.modules, "readline", raising=False)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setattr("builtins.input", lambda text: asked.append(text) or "Hi")
-    assert next(_typed(Output(quiet=quiet))) == "Hi"
+    assert _typed(Output(quiet=quiet))("> ") == "Hi"
     assert asked == [mark]
     assert capsys.readouterr().err == ""
     assert "readline" in sys.modules
@@ -235,6 +261,7 @@ def test_chat_samples_as_it_is_told(cli: Cli, nano_artifact: Path) -> None:
     greedy = cli(*asked, "--temperature", 0).out
     assert cli(*asked, "--temperature", 2, "--top-k", 1).out == greedy
     assert cli(*asked, "--temperature", 2, "--top-p", "1e-9").out == greedy
+    assert cli(*asked, "--temperature", 2, "--min-p", 1).out == greedy
     assert cli(*asked, "--top-p", 3).code == ConfigError.exit_code
 
 

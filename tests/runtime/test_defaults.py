@@ -51,6 +51,14 @@ def test_without_advice_to_sample_it_is_greedy(tmp_path: Path, advice: dict[str,
     assert model_sampling(write(tmp_path, generation=advice)) == GREEDY
 
 
+@pytest.mark.parametrize("sampled", [True, False])
+def test_advised_penalties_hold_for_greedy_texts_too(tmp_path: Path, sampled: bool) -> None:
+    penalties = {"repetition_penalty": 1.1, "presence_penalty": 1.5, "frequency_penalty": 0.5}
+    advice = {"do_sample": sampled, "temperature": 0.7, "top_k": 0, "min_p": 0.1, **penalties}
+    expected = Sampling(0.7, min_p=0.1, **penalties) if sampled else Sampling(**penalties)
+    assert model_sampling(write(tmp_path, generation=advice)) == expected
+
+
 def test_null_is_as_good_as_absent(tmp_path: Path) -> None:
     advice = {"do_sample": True, "temperature": None, "top_k": None, "top_p": None}
     assert model_sampling(write(tmp_path, generation=advice)) == Sampling(1.0, 50, 1.0)
@@ -66,6 +74,10 @@ def test_null_is_as_good_as_absent(tmp_path: Path) -> None:
         ("top_k", 2.5),
         ("top_p", 0),
         ("top_p", [1]),
+        ("min_p", 2),
+        ("presence_penalty", 3),
+        ("frequency_penalty", -3),
+        ("repetition_penalty", 0),
     ],
 )
 def test_wrong_advice_is_damage_by_file_and_field(

@@ -11,6 +11,7 @@ from mlc_compile.errors import ConfigError
 from mlc_compile.runtime.engine import Engine
 from mlc_compile.runtime.generate import Generation, Request, Timings, generate
 from mlc_compile.runtime.sampler import GREEDY, Sampling
+from mlc_compile.runtime.stop_texts import StopTexts
 from mlc_compile.runtime.tokenizer import Tokenizer
 
 VOCAB = 4096
@@ -92,6 +93,72 @@ def test_the_text_is_the_same_where_the_device_chooses(
     assert done[0].token_ids == done[1].token_ids
 
 
+class UnaskedScript(Script):
+    """A device that would choose by other rules, and so must not be asked to."""
+
+    chooses = True
+
+    def next_token(self, token, position, sampler):
+        raise AssertionError("it knows no penalties")
+
+
+@pytest.mark.parametrize("script", [Script, UnaskedScript])
+def test_penalties_hold_also_where_a_device_chooses(tokenizer: Tokenizer, script: type) -> None:
+    engine = Engine(script([10] * 9, 2), Limits(context=64, prefill_chunk=8), VOCAB)
+    told = generate(
+        engine, tokenizer, Request([0, 1], 4, Sampling(presence_penalty=2.0)), lambda _: None
+    )
+    assert told.token_ids == (10, 0, 1, 2)  # a prompt's tokens are not penalized
+    told = generate(
+        engine, tokenizer, Request([0, 1], 3, Sampling(repetition_penalty=2.0)), lambda _: None
+    )
+    assert told.token_ids == (10, 10, 10)  # halved, it is still the largest
+
+
+def test_the_prompt_counts_as_said_for_repetition(tokenizer: Tokenizer) -> None:
+    class Close(Script):
+        def _say(self, length):
+            logits = super()._say(length)
+            logits[7] = 0.75
+            return logits
+
+    engine = Engine(Close([10] * 9, 2), Limits(context=64, prefill_chunk=8), VOCAB)
+    request = Request([10, 1], 2, Sampling(repetition_penalty=2.0))
+    assert generate(engine, tokenizer, request, lambda _: None).token_ids == (7, 10)
+
+
+@pytest.mark.parametrize(
+    ("text", "stops", "left"),
+    [
+        ("日本語 text\nUser: more", ("\nUser:",), "日本語 text"),
+        ("日本語 text", ("語 te",), "日本"),  # the first character of several tokens
+        ("well done", ("absent", "done"), "well "),
+        ("well done", ("well",), ""),
+    ],
+)
+def test_a_text_ends_before_a_stop_text_over_tokens(
+    tokenizer: Tokenizer, text: str, stops: tuple[str, ...], left: str
+) -> None:
+    words, told = tokenizer.encode(text), []
+    script = Script([*words, 4093], prompt=1)
+    engine = Engine(script, Limits(context=64, prefill_chunk=8), VOCAB)
+    request = Request([1], 50, stop=frozenset({4093}), stop_texts=StopTexts(stops))
+    done = generate(engine, tokenizer, request, told.append)
+    assert "".join(told) == done.text == left
+    assert done.finish_reason == "stop_text"
+    assert done.told().endswith("stopped at a stop text")
+    assert done.token_ids == tuple(words[: len(done.token_ids)])
+    assert script.seen == len(done.token_ids)  # nothing is computed after the last
+
+
+def test_what_may_begin_a_stop_text_is_told_at_the_end(tokenizer: Tokenizer) -> None:
+    words = tokenizer.encode("well do")
+    engine = engine_saying([*words, 4093], prompt=1)
+    request = Request([1], None, stop=frozenset({4093}), stop_texts=StopTexts(("done",)))
+    done = generate(engine, tokenizer, request, lambda _: None)
+    assert (done.text, done.finish_reason) == ("well do", "stop")
+
+
 def test_max_tokens_ends_it_without_one_more_step(tokenizer: Tokenizer) -> None:
     engine = engine_saying([10, 11, 12, 13], prompt=2)
     done = generate(engine, tokenizer, Request([5, 6], max_tokens=3), lambda _: None)
@@ -99,9 +166,10 @@ def test_max_tokens_ends_it_without_one_more_step(tokenizer: Tokenizer) -> None:
     assert engine.length == 4  # the last token was never fed back
 
 
-def test_a_full_context_ends_it(tokenizer: Tokenizer) -> None:
+@pytest.mark.parametrize("most", [50, None])
+def test_a_full_context_ends_it(tokenizer: Tokenizer, most: int | None) -> None:
     engine = engine_saying([10] * 20, prompt=6, context=8)
-    done = generate(engine, tokenizer, Request([5] * 6, max_tokens=50), lambda _: None)
+    done = generate(engine, tokenizer, Request([5] * 6, max_tokens=most), lambda _: None)
     assert (len(done.token_ids), done.finish_reason) == (3, "context")
 
 

@@ -12,14 +12,17 @@ VISIBLE: Final = 2
 COHERENT: Final = 4
 CACHED: Final = 8
 
-# Memory by use: flags in order of wish; the first that a memory type has all of.
+# Memory by use: flags in order of wish; the first that a memory type has all of. Vulkan lists a
+# type before those that have its flags and more: where there is memory that the host's CPU does
+# not cache, a wish that does not name CACHED gets that.
 ON_DEVICE: Final = (LOCAL,)
-SHARED: Final = (LOCAL | VISIBLE | COHERENT | CACHED, LOCAL | VISIBLE | COHERENT, LOCAL)
+STREAMED: Final = (LOCAL | VISIBLE | COHERENT, LOCAL)  # weights, pages: read by the GPU alone
+SHARED: Final = (LOCAL | VISIBLE | COHERENT | CACHED, *STREAMED)  # tokens, logits: by the host too
 ON_HOST: Final = (VISIBLE | COHERENT | CACHED, VISIBLE | COHERENT)
 
 UNIFIED: Final = ("integrated", "cpu")  # kinds of devices whose memory is the host's
 GRAIN: Final = 256  # bytes; sizes are rounded up to it, and nothing is smaller
-KEPT_EACH: Final = 1 << 20  # a larger buffer is given back to the driver when it is freed
+SMALL: Final = 1 << 20  # as logits are; a larger buffer is streamed, and not kept when it is freed
 KEPT_ALL: Final = 32 << 20
 
 # A handle names a buffer, and is no address. Handles lie further apart than any buffer is long,
@@ -48,7 +51,6 @@ class Heap:
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
-        self._wishes = SHARED if gpu.kind in UNIFIED else ON_DEVICE
         self._made = 0
         self._spare: dict[int, list[Buffer]] = {}  # by size
         self._spare_bytes = 0
@@ -60,7 +62,7 @@ class Heap:
         if spare:
             self._spare_bytes -= size
             return spare.pop()
-        return self.create(size, self._wishes)
+        return self.create(size, wishes_for(self._gpu.kind, size))
 
     def create(self, nbytes: int, wishes: tuple[int, ...]) -> Buffer:
         """A new buffer in the first kind of memory of `wishes` that the device has."""
@@ -77,7 +79,7 @@ class Heap:
         try:
             raw = vk.vkCreateBuffer(gpu.device, info, None)
             needs = vk.vkGetBufferMemoryRequirements(gpu.device, raw)
-            index = _memory_type(gpu.memory_types, needs.memoryTypeBits, wishes)
+            index = memory_type(gpu.memory_types, needs.memoryTypeBits, wishes)
             asked = vk.VkMemoryAllocateInfo(allocationSize=needs.size, memoryTypeIndex=index)
             memory = vk.vkAllocateMemory(gpu.device, asked, None)
             vk.vkBindBufferMemory(gpu.device, raw, memory, 0)
@@ -94,7 +96,7 @@ class Heap:
 
         The device may still be using it: whoever takes it next writes in the queue's order.
         """
-        if buffer.nbytes > KEPT_EACH or self._spare_bytes + buffer.nbytes > KEPT_ALL:
+        if buffer.nbytes > SMALL or self._spare_bytes + buffer.nbytes > KEPT_ALL:
             return False
         self._spare.setdefault(buffer.nbytes, []).append(buffer)
         self._spare_bytes += buffer.nbytes
@@ -133,7 +135,18 @@ def rounded(nbytes: int) -> int:
     return max(-(-nbytes // GRAIN) * GRAIN, GRAIN)
 
 
-def _memory_type(types: tuple[int, ...], allowed: int, wishes: tuple[int, ...]) -> int:
+def wishes_for(kind: str, nbytes: int) -> tuple[int, ...]:
+    """The memory for a buffer on such a device.
+
+    A GPU that shares the host's memory asks the CPU's caches before it reads what those may hold,
+    which costs it bandwidth.
+    """
+    if kind not in UNIFIED:
+        return ON_DEVICE
+    return SHARED if nbytes <= SMALL else STREAMED
+
+
+def memory_type(types: tuple[int, ...], allowed: int, wishes: tuple[int, ...]) -> int:
     """The first type with all flags of a wish, for the earliest wish that any type has."""
     able = [i for i in range(len(types)) if allowed >> i & 1]
     found = (i for wish in (*wishes, 0) for i in able if types[i] & wish == wish)

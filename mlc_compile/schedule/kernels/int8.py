@@ -53,10 +53,11 @@ class Sweep:
     def of(cls, codec: Int4, target: Target, *, swiglu: bool = False) -> "Sweep":
         """Bodies of two chains: long ones, for loads to overlap, where w is not asked for.
 
-        That is as far as registers reach: what 64 of 128 bits would hold is spilled otherwise. How memory is read best is a target's choice (Qwen3-0.6B). On Emerald Rapids one thread
-        decodes 1.3 times as fast when it asks for weights ahead, and 1.15 times that in eight
-        streams. On Zen 4 asking makes it 1.2 to 2 times as slow, on the first Zen 1.3 times as
-        fast; two pairs of gate and up in one body are more than its registers hold.
+        A pair of groups for 512 bytes of registers, or LLVM spills (read in assembly for Neoverse,
+        Apple's M1 and AVX2). How memory is read best is a target's choice (Qwen3-0.6B). On Emerald
+        Rapids one thread decodes 1.3 times as fast when it asks for weights ahead, and 1.15 times
+        that in eight streams. On Zen 4 asking makes it 1.2 to 2 times as slow, on the first Zen
+        1.3 times as fast; two pairs of gate and up in one body are more than its registers hold.
         """
         joined, pairs = joined_rows(swiglu), codec.k // GROUP // 2
         blocks = codec.blocks // joined

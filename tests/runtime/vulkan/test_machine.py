@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from mlc_compile.runtime.vulkan import transfers
+from mlc_compile.runtime.vulkan.buffers import memory_type, wishes_for
 from mlc_compile.runtime.vulkan.failure import VulkanFailure
 from mlc_compile.runtime.vulkan.machine import Machine
 from mlc_compile.runtime.vulkan.transfers import address_of
@@ -76,6 +77,25 @@ def test_the_host_may_change_what_it_wrote(machine: Machine) -> None:
     machine.copy(source, 0, to, 0, 1000)
     data[:] = 0
     np.testing.assert_array_equal(get(machine, to, 1000), np.arange(1000, dtype=np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("kind", "types", "small", "large"),
+    [
+        pytest.param("integrated", (1, 7, 15), 2, 1, id="cached and not"),
+        pytest.param("integrated", (1, 15), 1, 1, id="cached alone"),
+        pytest.param("integrated", (1, 7), 1, 1, id="not cached alone"),
+        pytest.param("integrated", (6, 14, 1), 2, 2, id="none that both see"),
+        pytest.param("discrete", (6, 14, 1, 7), 2, 2, id="discrete"),
+    ],
+)
+def test_what_the_host_reads_back_is_cached_and_what_the_gpu_streams_is_not(
+    kind: str, types: tuple[int, ...], small: int, large: int
+) -> None:
+    """1: local, 2: visible, 4: coherent, 8: cached."""
+    logits, weights = 151_936 * 4, 1 << 24
+    found = [memory_type(types, 0xFF, wishes_for(kind, nbytes)) for nbytes in (logits, weights)]
+    assert found == [small, large]
 
 
 def test_more_than_the_staging_buffer_arrives(

@@ -5,10 +5,15 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
+import tvm
+import tvm_ffi
 
 from mlc_compile.schedule.kernels import attention
+from mlc_compile.schedule.kernels import vector as v
+from mlc_compile.schedule.kernels.attention.step import most_runs
 from mlc_compile.target import find_target
 
+THREADS = "runtime.NumThreads"
 EPS = np.finfo(np.float32).eps
 LAYER = 1  # the one of three that the kernels are asked for
 NORM_EPS = 1e-6
@@ -94,6 +99,16 @@ def kernels(compile_kernel, unwritten):
 
 
 @pytest.fixture
+def say_threads():
+    """`say_threads(n)`: kernels are told that the pool has so many."""
+    real = tvm.get_global_func(THREADS)
+    told = [real()]
+    tvm_ffi.register_global_func(THREADS, lambda: told[0], override=True)
+    yield lambda n: told.__setitem__(0, n)
+    tvm_ffi.register_global_func(THREADS, real, override=True)
+
+
+@pytest.fixture
 def check(exact_attention):
     """`check(kernels, token)`: the step is exact, and all but equal to append then attend."""
 
@@ -122,13 +137,28 @@ def test_query_heads_share_their_key_head(kernels, check, shape, h_q, h_kv, dtyp
     check(kernels(heads), Token(heads, 70))
 
 
-@pytest.mark.parametrize("splits", [1, 2, 3, 4, 5])
-def test_runs_of_pages_make_one_answer(kernels, check, shape, splits):
+@pytest.mark.parametrize(
+    ("splits", "threads"), [(1, 2), (2, 2), (3, 2), (4, 2), (5, 2), (2, 40), (3, 1000)]
+)
+def test_runs_of_pages_make_one_answer(kernels, check, shape, say_threads, splits, threads):
     """Of contexts with fewer pages than runs, too; page 16 makes many of them."""
+    say_threads(threads)
     heads = shape(h_q=6, h_kv=2, page=16)
     both = kernels(heads, splits=splits)
     for length in (0, 15, 16, 63, 64, 65, 79, 80, 127, 128, 200, 319, 320, 333, 700):
         check(both, Token(heads, length))
+
+
+def test_more_threads_than_cores_make_more_runs(compile_kernel, say_threads):
+    """In proportion, as far as there is scratch memory; fewer threads make no fewer."""
+    with v.kernel() as builder:
+        found = v.argument("found", (1,), "int32")
+        v.put(most_runs(2, 16), found, 0)
+    kernel, runs = compile_kernel(builder.get()), []
+    for threads in (1, 2, 16, 17, 24, 25, 64, 128):
+        say_threads(threads)
+        runs.append(int(kernel(np.zeros(1, np.int32))[0][0]))
+    assert runs == [2, 2, 2, 3, 3, 4, 8, 8]
 
 
 @pytest.mark.parametrize("splits", [2, 5])

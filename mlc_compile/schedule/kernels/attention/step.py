@@ -21,6 +21,7 @@ from mlc_compile.schedule.kernels.vector import Buffer, Expr, Index
 from mlc_compile.target import Target
 
 LEAST: Final = 4  # pages of a key head that are worth a task of their own
+GROWTH: Final = 4  # times a tile's splits: the most runs that scratch memory is for
 
 
 def step(a: Attention, kv: FlatKV, target: Target, tile: Tile | None = None) -> tirx.PrimFunc:
@@ -41,8 +42,11 @@ def step(a: Attention, kv: FlatKV, target: Target, tile: Tile | None = None) -> 
         layer = v.scalar("layer")
         o = v.argument("o", (1, 1, a.h_q * a.d))
         pages = cache.length[0] // kv.page + 1
-        splits = tirx.max(tirx.min(pages // least, tile.splits), 1) if tile.splits > 1 else 1
-        partial = State.make(a.h_q * tile.splits, a.d) if tile.splits > 1 else None
+        splits, partial = 1, None
+        if tile.splits > 1:
+            most = most_runs(tile.splits, target.cores)
+            splits = v.kept(tirx.max(tirx.min(pages // least, most), 1))
+            partial = State.make(a.h_q * GROWTH * tile.splits, a.d)
         with T.parallel(0, a.h_kv // tile.key_heads * splits) as task:
             head, run = task // splits * tile.key_heads, task % splits
             walk = Walk.begin(cache, layer, head, per_key, tile)
@@ -62,11 +66,18 @@ def step(a: Attention, kv: FlatKV, target: Target, tile: Tile | None = None) -> 
                 if partial is None:
                     walk.state.finish(g, o, (0, 0), h * a.d)
                 else:
-                    walk.state.keep(g, partial, h * tile.splits + run)
+                    walk.state.keep(g, partial, h * splits + run)
         if partial is not None:
             with T.serial(0, a.h_q) as h:
-                _merge(partial, h * tile.splits, splits, o, h * a.d)
+                _merge(partial, h * splits, splits, o, h * a.d)
     return builder.get()
+
+
+def most_runs(splits: int, cores: int) -> Expr:
+    """Of a task's pages: `splits` on up to `cores` threads; on more, in proportion."""
+    shared = splits * tirx.call_packed("runtime.NumThreads")
+    in_proportion = (shared + (cores - 1)) // cores
+    return tirx.max(tirx.min(in_proportion, GROWTH * splits), splits)
 
 
 @contextmanager

@@ -48,7 +48,7 @@ class Tile:
     vectors: int  # the same of its output
     chains: int = 1  # sums that a score is cut into
     ahead: int = 0  # 1: who reads keys asks for values, and the other way round
-    splits: int = 1  # at most: tasks that share the pages of its key heads, in decoding
+    splits: int = 1  # tasks that share its key heads' pages, in decoding on the target's cores
     key_heads: int = 1  # whose pages are read side by side, in decoding
 
     @property
