@@ -76,7 +76,8 @@ class Library(Struct, frozen=True):
     priority: int = 0  # the highest whose requirements are met is loaded
     linked: LibraryCheck | None = None  # None: nothing here could read it
     device: DeviceNeeds | None = None  # None: there is no device, or its driver decides
-    prompts: "Activations | None" = None  # of many rows, where not the manifest's `activations`
+    activations: "Activations | None" = None  # of one row, where not the manifest's
+    prompts: "Activations | None" = None  # of many rows, where not as of one
 
 
 class Part(Struct, frozen=True):
@@ -233,7 +234,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     versions: Versions
     libraries: tuple[Library, ...]
     limits: Limits
-    activations: Activations = "float32"  # of one row, and of many but where a library differs
+    activations: Activations = "float32"  # of one row, but where a library differs
     kv: FlatKV
     kv_kind: KVKind = "flat"
     vocab_size: int

@@ -255,7 +255,7 @@ def _why_float(target: Target) -> str:
     """Why INT4 weights are multiplied by float32 activations."""
     if target.int8_dot is None:
         return f"{target.name} has no int8 dot product"
-    return "float32 was asked for, or another variant has no int8 dot product"
+    return "float32 was asked for"
 
 
 def planned_bytes(mod: IRModule) -> dict[str, int]:

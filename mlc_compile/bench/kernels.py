@@ -24,6 +24,7 @@ from mlc_compile.bench.speed import (
 from mlc_compile.bench.traffic import rule_of
 from mlc_compile.errors import ConfigError
 from mlc_compile.progress import Progress
+from mlc_compile.runtime.load import choose_library
 
 WORKER: Final = "mlc_compile.bench.kernel_worker"
 # By rule: what it multiplies integer weights by, where it is not what the manifest says.
@@ -131,7 +132,8 @@ def measure_kernels(
     profiles: list[Profile] = []
     for manifest, job in campaign.jobs:
         samples = ask_worker(WORKER, job, Samples, progress)
-        profiles += _profiles(samples, job, manifest.activations, bandwidth[job.threads])
+        arithmetic = choose_library(manifest).activations or manifest.activations
+        profiles += _profiles(samples, job, arithmetic, bandwidth[job.threads])
     return KernelBenchmark(
         device=campaign.device,
         plan=campaign.plan,

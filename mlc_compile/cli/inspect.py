@@ -137,6 +137,7 @@ def _facts(manifest: "Manifest") -> list[str]:
     loads = _loading_here(m)
     libraries = [
         f"{'library':<12}{library.path}, "
+        + (f"activations {library.activations}, " if library.activations else "")
         + (f"prompts in {library.prompts}, " if library.prompts else "")
         + f"requires {listing(library.requires, 40) or 'nothing'}"
         + (", loads here" if library is loads else "")

@@ -37,8 +37,9 @@ from mlc_compile.driver.job import (
     choose_activations,
     choose_kv,
     choose_records,
-    prompts_in,
+    of_one_row,
     require_float16,
+    row_activations,
 )
 from mlc_compile.driver.limits import limits_for
 from mlc_compile.driver.optimize import optimize
@@ -227,7 +228,8 @@ def import_model(job: Job, row: Target) -> "tuple[IRModule, Plan]":
     config = job.subject.config
     mod, names = export(config, tied=config.tie_word_embeddings)
     facts = facts_of(job.quant, job.limits, row)
-    plan = Plan(row, job.quant, job.kv, job.limits, names, config.rope, job.activations, facts)
+    activations = row_activations(row, job.activations)
+    plan = Plan(row, job.quant, job.kv, job.limits, names, config.rope, activations, facts)
     return mod, dataclasses.replace(plan, disabled=job.disabled, records=job.chosen(row))
 
 
@@ -264,18 +266,11 @@ def _manifest(job: Job, made: Sequence[Generated]) -> Manifest:
         device_compiler=job.device_compiler,
         versions=versions_for(job.target),
         libraries=tuple(
-            Library(
-                path=row.library,
-                requires=row.requires,
-                priority=i,
-                linked=one.linked,
-                device=one.emitted.needs,
-                prompts=prompts_in(row, job.activations),
-            )
+            _library(job, i, row, one)
             for i, (row, one) in enumerate(zip(job.target.libraries, made, strict=True))
         ),
         limits=job.limits,
-        activations="int8" if job.activations == "bfloat16" else job.activations,
+        activations=of_one_row(job.activations),
         kv=job.kv,
         kv_kind=job.target.kv,
         vocab_size=job.subject.config.vocab_size,
@@ -284,6 +279,20 @@ def _manifest(job: Job, made: Sequence[Generated]) -> Manifest:
         activation_bytes=max(one.planned_bytes for one in _functions(made)),
         files=(),
         check=Check(status="not run", reason="a library without weights"),
+    )
+
+
+def _library(job: Job, priority: int, row: Target, made: Generated) -> Library:
+    many = row_activations(row, job.activations)
+    one, manifest_s = of_one_row(many), of_one_row(job.activations)
+    return Library(
+        path=row.library,
+        requires=row.requires,
+        priority=priority,
+        linked=made.linked,
+        device=made.emitted.needs,
+        activations=None if one == manifest_s else one,
+        prompts=None if many == one else many,
     )
 
 

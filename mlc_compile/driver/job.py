@@ -109,9 +109,10 @@ def choose_kv(config: Qwen3Config, target: Target, quant: str, options: Options)
 
 
 def choose_activations(target: Target, quant: str, options: Options) -> Activations:
-    """What is asked for, or the fastest that the target multiplies integer weights by.
+    """What is asked for, or the fastest that one of the target's libraries multiplies codes by.
 
-    Raises ConfigError or TargetError if what is asked for needs such weights, or such a target.
+    The others come as near as they can: see `row_activations`. Raises ConfigError or TargetError
+    if what is asked for needs such weights, or such a target.
     """
     asked = options.activations
     if not has_codes(find_scheme(quant)):
@@ -121,7 +122,7 @@ def choose_activations(target: Target, quant: str, options: Options) -> Activati
                 hint="use --activations float32, or a q4 scheme",
             )
         return "float32"
-    able = all(row.int8_dot for row in target.libraries)
+    able = any(row.int8_dot for row in target.libraries)
     tiles = any(row.bf16_tiles for row in target.libraries)
     if asked == "bfloat16" and not tiles:
         raise TargetError(
@@ -139,9 +140,16 @@ def choose_activations(target: Target, quant: str, options: Options) -> Activati
     return asked or (fastest if able else "float32")
 
 
-def prompts_in(row: Target, activations: Activations) -> Activations | None:
-    """What a library's many rows are multiplied as, if that is not how one row is."""
-    return "bfloat16" if activations == "bfloat16" and row.bf16_tiles else None
+def row_activations(row: Target, chosen: Activations) -> Activations:
+    """What one library multiplies codes by, of what was chosen for all."""
+    if chosen == "bfloat16" and row.bf16_tiles:
+        return "bfloat16"
+    return "float32" if chosen == "float32" or row.int8_dot is None else "int8"
+
+
+def of_one_row(activations: Activations) -> Activations:
+    """What a library that takes `activations` multiplies a single row as: tiles are for many."""
+    return "int8" if activations == "bfloat16" else activations
 
 
 def choose_records(target: Target, store: RecordStore | None) -> tuple[Chosen, ...]:

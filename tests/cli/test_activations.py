@@ -43,17 +43,18 @@ def test_int8_activations_that_cannot_be_are_refused(cli, model, tmp_path, case)
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
+    ("options", "expected", "libraries"),
     [
-        (["--target", "cpu-x86-64-v3"], "int8"),
-        (["--target", "cpu-x86-64-v3", "--activations", "float32"], "float32"),
+        (["--target", "cpu-x86-64-v2+v3"], "int8", ["float32", None]),
+        (["--target", "cpu-x86-64-v3", "--activations", "float32"], "float32", [None]),
     ],
 )
-def test_the_manifest_says_what_was_chosen(cli, model, tmp_path, options, expected):
+def test_the_manifest_says_what_was_chosen(cli, model, tmp_path, options, expected, libraries):
     ran = cli("compile", model, "-o", tmp_path / "out", *options)
     assert ran.code == 0, ran.err
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["activations"] == expected
+    assert [one["activations"] for one in manifest["libraries"]] == libraries
 
 
 @pytest.mark.parametrize(
