@@ -6,13 +6,19 @@ fault where an exception was due, so anything but the pins is refused before `im
 
 import os
 from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Final
 
 from mlc_compile.errors import TargetError
 
 # Distribution name -> version. pyproject.toml asks pip for the same two.
 PINS: Final = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.14.post0"}
-RUNTIME_ONLY: Final = "TVM_USE_RUNTIME_LIB"  # read by TVM when it is imported
+PACKAGES: Final = {"apache-tvm": "tvm", "apache-tvm-ffi": "tvm_ffi"}  # what they bring to import
+
+# Read by TVM when it is imported: one leaves the compiler out, one loads other libraries than
+# the distribution's.
+OVERRIDES: Final = ("TVM_USE_RUNTIME_LIB", "TVM_LIBRARY_PATH")
 
 
 def installed(distribution: str) -> str | None:
@@ -24,18 +30,33 @@ def installed(distribution: str) -> str | None:
 
 
 def require_tvm() -> None:
-    """Raise TargetError unless both pinned distributions are installed in their versions.
+    """Raise TargetError unless `import tvm` would load the two pinned distributions.
 
-    Reads package metadata only: no TVM import, about a millisecond. Also clears the
-    variable that would leave the compiler out of TVM, in case somebody exports it.
+    A cache key knows TVM by them, so neither another version passes nor a package that hides
+    theirs. Looks at metadata only: no TVM import, about a millisecond. Also clears OVERRIDES,
+    in case somebody exports them.
     """
-    os.environ.pop(RUNTIME_ONLY, None)
+    for name in OVERRIDES:
+        os.environ.pop(name, None)
     for name, pin in PINS.items():
         found = installed(name)
         if found != pin:
             raise TargetError(
                 f"{name} must be {pin}, but {found or 'none'} is installed", hint=install_hint()
             )
+        _require_own(name, PACKAGES[name])
+
+
+def _require_own(distribution: str, package: str) -> None:
+    """TargetError where Python finds `package` elsewhere than `distribution` has put it."""
+    own = metadata.distribution(distribution).locate_file(f"{package}/__init__.py")
+    spec = find_spec(package)
+    origin = (spec and spec.origin) or "nowhere"
+    if Path(origin).resolve() != Path(str(own)).resolve():
+        raise TargetError(
+            f"{package} must be that of {distribution}, but is found at {origin}",
+            hint=f"unset PYTHONPATH, or install it anew: {install_hint()}",
+        )
 
 
 def install_hint() -> str:

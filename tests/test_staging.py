@@ -1,16 +1,18 @@
-"""Directories appear whole or not at all."""
+"""Directories and files appear whole or not at all."""
 
 import contextlib
 import errno
 import os
-import subprocess
-import sys
 
 import pytest
 
 from mlc_compile.artifact import MANIFEST, WeightsManifest, write_manifest
 from mlc_compile.errors import ConfigError
-from mlc_compile.staging import staged
+from mlc_compile.staging import directory as module
+from mlc_compile.staging import file as file_module
+from mlc_compile.staging import replaced, staged
+from mlc_compile.staging.directory import LOCK, NEW, OLD
+from mlc_compile.staging.lock import acquire, release
 
 WEIGHTS = WeightsManifest(
     model="m", quant="q0f32", mlc_compile="0", tied=True, kept=("w: why",), digest="d", files=()
@@ -84,45 +86,77 @@ def test_what_we_did_not_write_is_never_replaced(tmp_path, kind):
     assert seen(tmp_path) == ["out"]
 
 
-@pytest.fixture
-def dead():
-    """The id of a process that has ended."""
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process.pid
+def leave(tmp_path, kind, name="out", digit="0"):
+    """The room of a run that was killed."""
+    directory = tmp_path / f".{name}.{digit * 32}.partial" / kind
+    directory.mkdir(parents=True)
+    write_manifest(directory, WEIGHTS)
+    (directory / "file").write_text("stale")
+    return directory.parent
 
 
-def leave(path):
-    path.mkdir()
-    write_manifest(path, WEIGHTS)
-    (path / "file").write_text("stale")
-
-
-@pytest.mark.parametrize("kind", ["partial", "retired"])
-def test_what_a_killed_run_left_is_cleared(tmp_path, dead, kind):
+@pytest.mark.parametrize("kind", [NEW, OLD])
+def test_what_a_killed_run_left_is_cleared(tmp_path, kind):
     write(tmp_path / "out", "old")
-    leave(tmp_path / f".out.{dead}.{kind}")
-    leave(tmp_path / f".out.{os.getpid()}.{kind}")
+    leave(tmp_path, kind)
     write(tmp_path / "out")
     assert seen(tmp_path) == ["out"]
     assert (tmp_path / "out" / "file").read_text() == "new"
 
 
-def test_what_a_living_run_or_another_directory_has_beside_it_stays(tmp_path, dead):
-    others = [f".out.{os.getppid()}.partial", f".out2.{dead}.partial", f".out.{dead}.partial.txt"]
-    for name in others:
-        (tmp_path / name).mkdir()
+def test_what_a_living_run_or_another_directory_has_beside_it_stays(tmp_path):
+    """A lock tells the living: another host's processes have numbers of their own."""
+    living, dead = leave(tmp_path, NEW, digit="1"), leave(tmp_path, NEW, digit="2")
+    others = [leave(tmp_path, NEW, "out2").name, ".out.4321.partial"]
+    (tmp_path / others[1]).mkdir()
+    handle = acquire(living / LOCK)
     write(tmp_path / "out")
-    assert seen(tmp_path) == sorted([*others, "out"])
+    assert seen(tmp_path) == sorted([*others, living.name, "out"])
+    assert not dead.exists()
+    release(handle)
+
+
+def test_two_that_write_at_once_do_not_meet(tmp_path):
+    with staged(tmp_path / "out") as one:
+        (one / "file").write_text("one")
+        write(tmp_path / "out", "other")
+        assert (one / "file").read_text() == "one"
+        write_manifest(one, WEIGHTS)
+    assert seen(tmp_path) == ["out"]
+    assert (tmp_path / "out" / "file").read_text() == "one"
+
+
+def test_where_there_are_no_locks_it_is_written_and_nothing_cleared(tmp_path, monkeypatch):
+    def refuse(*_args, **_options):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(module, "acquire", refuse)
+    left = leave(tmp_path, NEW)
+    write(tmp_path / "out")
+    assert seen(tmp_path) == [left.name, "out"]
 
 
 @pytest.mark.parametrize("failure", [None, RuntimeError])
-def test_a_run_killed_between_the_renames_has_lost_nothing(tmp_path, dead, failure):
-    leave(tmp_path / f".out.{dead}.retired")
+def test_a_run_killed_between_the_renames_has_lost_nothing(tmp_path, failure):
+    leave(tmp_path, OLD)
     with pytest.raises(failure) if failure else contextlib.nullcontext():
         write(tmp_path / "out", failure=failure)
     assert seen(tmp_path) == ["out"]
     assert (tmp_path / "out" / "file").read_text() == ("stale" if failure else "new")
+
+
+def test_all_of_it_is_on_the_disk_before_it_appears(tmp_path, monkeypatch):
+    synced = []
+
+    def sync(path):
+        synced.append((path.name, (tmp_path / "out").exists()))
+
+    monkeypatch.setattr(module, "sync", sync)
+    with staged(tmp_path / "out") as scratch:
+        (scratch / "deep").mkdir()
+        (scratch / "deep" / "file").write_text("new")
+    names = [(name, False) for name in ("deep", "file", NEW)]
+    assert synced == [*names, (tmp_path.name, True)]
 
 
 def test_a_failure_removes_the_parents_that_it_made_and_no_others(tmp_path):
@@ -143,12 +177,14 @@ def test_a_parent_that_somebody_uses_by_now_stays(tmp_path):
     assert seen(tmp_path / "a") == ["note"]
 
 
-@pytest.mark.parametrize("call", ["mkdir", "rename"])
-def test_errors_speak_of_the_directory_and_not_of_the_scratch(tmp_path, monkeypatch, call):
+@pytest.mark.parametrize(
+    ("call", "suffix"), [("mkdir", ".partial"), ("mkdir", NEW), ("rename", NEW)]
+)
+def test_errors_speak_of_the_directory_and_not_of_the_scratch(tmp_path, monkeypatch, call, suffix):
     real = getattr(type(tmp_path), call)
 
     def refuse(self, *arguments, **options):
-        if self.name.endswith(".partial"):
+        if self.name.endswith(suffix):
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self))
         return real(self, *arguments, **options)
 
@@ -180,7 +216,7 @@ def test_a_rename_that_fails_puts_the_old_directory_back(tmp_path, monkeypatch, 
     rename = type(out).rename
 
     def failing(self, target):
-        if self.name.endswith(".partial"):
+        if self.name == NEW:
             raise failure
         return rename(self, target)
 
@@ -209,3 +245,49 @@ def test_another_program_s_manifest_does_not_make_a_directory_ours(tmp_path):
     with pytest.raises(ConfigError, match="was not written by mlc-compile"), staged(out):
         pytest.fail("the directory would have been replaced")
     assert (out / MANIFEST).is_file()
+
+
+# ---- files -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_a_file_is_replaced_once_the_disk_has_the_new_one(tmp_path, monkeypatch, link):
+    place, path, synced = tmp_path / "real" / "file", tmp_path / "path", []
+    place.parent.mkdir()
+    place.write_text("old")
+    path.symlink_to(place) if link else None
+    fsync = os.fsync
+
+    def look(handle):
+        synced.append(place.read_text())
+        fsync(handle)
+
+    monkeypatch.setattr(file_module.os, "fsync", look)
+    with replaced(path if link else place) as file:
+        file.write(b"new")
+    assert synced == ["old", "new"]  # the file, then the name
+    assert seen(place.parent) == ["file"]
+    assert path.is_symlink() == link
+
+
+@pytest.mark.parametrize("failure", [RuntimeError(), OSError(28, "full"), KeyboardInterrupt()])
+def test_a_failure_leaves_the_old_file(tmp_path, failure):
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def write_half():
+        with replaced(path) as file:
+            file.write(b"half")
+            raise failure
+
+    with pytest.raises(type(failure)) as error:
+        write_half()
+    assert (path.read_text(), seen(tmp_path)) == ("old", ["file"])
+    if isinstance(failure, OSError):
+        assert error.value.filename == str(path)
+
+
+def test_an_error_about_another_file_names_that(tmp_path):
+    with pytest.raises(FileNotFoundError) as error, replaced(tmp_path / "file"):
+        (tmp_path / "source").read_bytes()
+    assert error.value.filename == str(tmp_path / "source")

@@ -1,6 +1,7 @@
 """The gate that refuses any TVM but the pinned one."""
 
 import os
+import sys
 
 import pytest
 
@@ -26,7 +27,19 @@ def test_an_absent_distribution_has_no_version():
     assert tvm_version.installed("no-such-distribution-anywhere") is None
 
 
-def test_an_exported_runtime_only_variable_does_not_reach_the_compiler(monkeypatch):
-    monkeypatch.setenv(tvm_version.RUNTIME_ONLY, "1")
+@pytest.mark.parametrize("name", tvm_version.OVERRIDES)
+def test_an_exported_variable_does_not_put_another_library_under_the_compiler(monkeypatch, name):
+    monkeypatch.setenv(name, "1")
     tvm_version.require_tvm()
-    assert tvm_version.RUNTIME_ONLY not in os.environ
+    assert name not in os.environ
+
+
+@pytest.mark.parametrize("package", tvm_version.PACKAGES.values())
+def test_a_package_that_hides_the_distribution_s_is_refused(tmp_path, monkeypatch, package):
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, package, raising=False)
+    with pytest.raises(TargetError, match=f"found at {tmp_path / package}") as failure:
+        tvm_version.require_tvm()
+    assert "PYTHONPATH" in failure.value.hint

@@ -17,18 +17,18 @@ import re
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import BinaryIO, Final
-from uuid import uuid4
 
 from mlc_compile.artifact import describe
-from mlc_compile.cache.ground import delete, is_file, is_there
+from mlc_compile.cache.ground import is_file, is_there
 from mlc_compile.cache.key import ENTRY, FILES, LEVELS, Entry, read_entry
 from mlc_compile.cache.room import held_directory
 from mlc_compile.cache.store import Held, Store
 from mlc_compile.errors import ConfigError, DamageError
+from mlc_compile.staging import delete, replaced
 
 MAGIC: Final = b"mlc-compile cache 1\n"
 DIGEST: Final = 64  # hexadecimal digits of a sha256
@@ -123,26 +123,16 @@ def _room(store: Store) -> Iterator[Path]:
 
 @contextmanager
 def _replaced(out: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `out`, or of what it links to, when the block succeeded."""
+    """`replaced`, where something that is no regular file must not be."""
+    _refuse_other(out)
+    with replaced(out) as file:
+        yield file
+        _refuse_other(out)
+
+
+def _refuse_other(out: Path) -> None:
+    """ConfigError if something lies at `out` that is no regular file, nor a link to one."""
     place = Path(os.path.realpath(out))
-    _refuse_other(out, place)
-    aside = place.with_name(f".{uuid4().hex}.partial")  # its own: two may export to one place
-    try:
-        file = aside.open("x+b")
-    except OSError as e:
-        e.filename = str(out)
-        raise
-    try:
-        with file:
-            yield file
-        _refuse_other(out, place)
-        aside.replace(place)
-    finally:
-        aside.unlink(missing_ok=True)
-
-
-def _refuse_other(out: Path, place: Path) -> None:
-    """ConfigError if something lies at `place` that is no regular file."""
     if not is_there(place) or is_file(place):
         return
     kind = next((told for looks, told in KINDS.items() if looks(place)), "something else")
@@ -167,7 +157,9 @@ def _pack(tar: tarfile.TarFile, held: Held) -> bool:
 
 
 def _is_sound(files: Path, entry: Entry, path: str) -> bool:
-    return (files / path).is_file() and describe(files / path, path) == entry.file(path)
+    with suppress(OSError):
+        return is_file(files / path) and describe(files / path, path) == entry.file(path)
+    return False
 
 
 def _put(tar: tarfile.TarFile, path: Path, name: str) -> None:

@@ -8,7 +8,6 @@ their digest anyway, and a copy made on the way costs less than that again.
 
 import fcntl
 import hashlib
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -41,15 +40,6 @@ def copy_out(source: Path, target: Path, expected: File) -> bool:
         with target.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256")
     return digest.hexdigest() == expected.sha256 and target.stat().st_size == expected.nbytes
-
-
-def sync(path: Path) -> None:
-    """Wait until a file's bytes, or a directory's names, are on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _copy(source: Path, target: Path, see: Callable[[bytes], object]) -> bool:

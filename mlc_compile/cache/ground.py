@@ -1,13 +1,12 @@
 """What lies where the store's directories and entries belong, whoever put it there."""
 
 import os
-import shutil
 import stat
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from mlc_compile.errors import EnvironmentError_
+from mlc_compile.staging import delete
 
 
 def is_there(path: Path) -> bool:
@@ -21,15 +20,6 @@ def is_file(path: Path) -> bool:
         return stat.S_ISREG(path.stat().st_mode)
     except (OSError, ValueError):
         return False
-
-
-def delete(path: Path) -> None:
-    """Remove whatever `path` is, as far as that goes."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with suppress(OSError):
-            path.unlink()
 
 
 def make_directory(root: Path, directory: Path) -> None:

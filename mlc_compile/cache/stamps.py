@@ -8,6 +8,7 @@ seconds is not remembered: it could change again within one tick of the file sys
 import os
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -15,8 +16,9 @@ from typing import Final
 import msgspec
 
 from mlc_compile.artifact import File, describe
-from mlc_compile.cache.ground import delete, make_directory
+from mlc_compile.cache.ground import make_directory
 from mlc_compile.cache.lock import try_lock
+from mlc_compile.staging import delete, replaced
 
 FILE: Final = "stamps.json"
 SETTLED: Final = 2_000_000_000  # nanoseconds
@@ -41,7 +43,8 @@ class Stamps:
     root: Path | None = None
     _known: dict[str, Stamp] = field(default_factory=dict)
     _hashed: set[str] = field(default_factory=set)  # by this process
-    _asked: dict[str, Stamp] = field(default_factory=dict)  # of inputs, when first asked for
+    _digests: dict[str, str] = field(default_factory=dict)  # of inputs, as first answered
+    _seen: dict[str, Stamp] = field(default_factory=dict)  # inputs as they were at first
     _places: dict[Path, str] = field(default_factory=dict)  # where inputs really are, likewise
     _dirty: bool = False
 
@@ -50,16 +53,25 @@ class Stamps:
         if self.root is not None:
             self._known = _read(self.root)
 
+    def watch(self, inputs: Iterable[Path]) -> None:
+        """Look at inputs before they are read: `changed` tells whether they are still so.
+
+        One that cannot be looked at is left to `digest`.
+        """
+        for path in inputs:
+            with suppress(OSError):
+                self._see(self._place(path))
+
     def digest(self, path: Path) -> str:
         """sha256 of an input, from memory if its stamp fits. OSError if it cannot be read.
 
-        The first answer stays: what is made later is made of what was read then, and `changed`
-        tells whether it is still so.
+        The first answer stays: what is made later is made of what was read then.
         """
         name = self._place(path)
-        if name not in self._asked:
-            self._asked[name] = self._stamp(name)
-        return self._asked[name].sha256
+        if name not in self._digests:
+            self._see(name)
+            self._digests[name] = self._stamp(name).sha256
+        return self._digests[name]
 
     def matches(self, path: Path, sha256: str) -> bool:
         """Whether a file of ours is there with this digest, likewise."""
@@ -80,16 +92,18 @@ class Stamps:
             self._dirty = True
 
     def distrust(self, inputs: Iterable[Path]) -> None:
-        """Forget the digests of `inputs` that another process worked out."""
+        """Forget the digests of `inputs` that another process worked out.
+
+        How they were at first stays: what was made since may be made of that.
+        """
         for path in inputs:
             name = self._place(path)
             if name not in self._hashed:
                 self._known.pop(name, None)
-                self._asked.pop(name, None)
-                self._places.pop(path)
+                self._digests.pop(name, None)
 
     def changed(self, inputs: Iterable[Path]) -> Path | None:
-        """An input that is no longer as it was when its digest was asked for; None: all are."""
+        """An input that is no longer as it was when first looked at; None: all are."""
         return next((path for path in inputs if not self._still(path)), None)
 
     def save(self) -> None:
@@ -106,15 +120,16 @@ class Stamps:
         self._dirty = False
 
     def _write(self, root: Path) -> None:
-        kept = _read(root) | self._known
+        known = _read(root) | self._known
+        kept = {name: stamp for name, stamp in known.items() if _is_text(name)}
         if len(kept) > MOST:
             kept = {name: stamp for name, stamp in kept.items() if os.path.exists(name)}
-        aside = root / f"{FILE}.new"
-        for place in (aside, root / FILE):
-            if place.is_dir():  # nobody of us made it
-                delete(place)
-        aside.write_bytes(msgspec.json.encode(kept))
-        aside.replace(root / FILE)
+        aside = root / f"{FILE}.new"  # ours alone: we hold the lock
+        delete(aside)
+        if (root / FILE).is_dir():  # nobody of us made it
+            delete(root / FILE)
+        with replaced(root / FILE, aside) as file:
+            file.write(msgspec.json.encode(kept))
 
     def _stamp(self, name: str) -> Stamp:
         now = _look(name)
@@ -128,12 +143,16 @@ class Stamps:
             self._places[path] = os.path.realpath(path)
         return self._places[path]
 
+    def _see(self, name: str) -> None:
+        if name not in self._seen:
+            self._seen[name] = _look(name)
+
     def _still(self, path: Path) -> bool:
         name = os.path.realpath(path)
         if name != self._places.get(path):
             return False  # a link that leads elsewhere by now
         try:
-            return _look(name) == msgspec.structs.replace(self._asked[name], sha256="")
+            return _look(name) == self._seen.get(name)
         except OSError:
             return False
 
@@ -155,6 +174,15 @@ def _read(root: Path) -> dict[str, Stamp]:
         return msgspec.json.decode((root / FILE).read_bytes(), type=dict[str, Stamp])
     except (OSError, msgspec.DecodeError):
         return {}
+
+
+def _is_text(name: str) -> bool:
+    """Whether JSON can hold it: a path may be any bytes."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _look(name: str) -> Stamp:

@@ -14,27 +14,26 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from mlc_compile.artifact import File, describe
-from mlc_compile.cache.collect import collect, tell_too_large
-from mlc_compile.cache.copy import Unreadable, copy_in, copy_out, sync
+from mlc_compile.artifact import File
+from mlc_compile.cache.collect import FULL, NO_SPACE, collect, room_for
+from mlc_compile.cache.copy import Unreadable, copy_out
+from mlc_compile.cache.damage import discard
 from mlc_compile.cache.ground import (
-    delete,
     is_file,
     is_there,
     make_directory,
     require_directories,
 )
-from mlc_compile.cache.key import ENTRY, FILES, LEVELS, Entry, Key, Level, read_entry, write_entry
-from mlc_compile.cache.lock import acquire, release
+from mlc_compile.cache.keep import keep
+from mlc_compile.cache.key import ENTRY, FILES, LEVELS, Entry, Key, read_entry
 from mlc_compile.errors import DamageError
 from mlc_compile.progress import SILENT, Progress
+from mlc_compile.staging import delete
+from mlc_compile.staging.lock import acquire, release
 
 FORMAT: Final = "1"  # of the directories and of `entry.json`; another version has its own
 DEFAULT_LIMIT: Final = 20 << 30  # bytes: the weights of an 8B model take 4.6e9, twice
-
-# Levels that are made again in a moment: not worth waiting for the disk. What a power cut makes
-# of them is seen when they are read, as all damage is.
-CHEAP: Final[frozenset[Level]] = frozenset({"limits", "proof", "kernel"})
+KEPT: Final = 0.9  # of the limit, where an entry went beyond it: the next ones find room
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +58,11 @@ class Store:
     limit: int = DEFAULT_LIMIT
     notes: list[str] = field(default_factory=list)
     only_looks: bool = False
+    unkept: dict[str, list[Entry]] = field(default_factory=dict)  # by the reason
     _writable: bool = field(init=False)
     _nbytes: int | None = None  # of all entries, when they were last counted and since
-    _unkept: list[Entry] = field(default_factory=list)  # larger than the limit
+    _held: set[str] = field(default_factory=set)  # names of the locks in our hands
+    _faults: dict[str, str] = field(default_factory=dict)  # by the digest of a key
 
     def __post_init__(self) -> None:
         """Who only looks never begins to write."""
@@ -101,19 +102,36 @@ class Store:
                 if handle is None:
                     progress.step("waiting for another build of the same")
                     handle = acquire(self.locks / name)
+        if handle is None:
+            yield
+            return
+        self._held.add(name)
         try:
             yield
         finally:
-            if handle is not None:
-                release(handle)
+            self._held.remove(name)
+            release(handle)
+
+    def holds(self, name: str) -> bool:
+        """Whether the lock called `name` is in our hands."""
+        return name in self._held
 
     def has(self, key: Key) -> bool:
         """Whether there is an entry of `key`, sound or not."""
-        return is_there(self._place(key))
+        return is_there(self.place(key))
+
+    def fault(self, key: Key) -> str:
+        """Why an entry of `key` did not serve, in a sentence; "" where there was none."""
+        return self._faults.get(key.digest, "")
+
+    def tell(self, key: Key, note: str) -> None:
+        """Note why an entry of `key` does not serve."""
+        self._faults[key.digest] = note
+        self.notes.append(note)
 
     def find(self, key: Key) -> Entry | None:
         """The entry of `key`, which now counts as used; its files are looked at later."""
-        directory = self._place(key)
+        directory = self.place(key)
         try:
             entry = read_entry(directory)
         except (FileNotFoundError, NotADirectoryError):
@@ -124,7 +142,9 @@ class Store:
             self.discard(key, str(e))
             return None
         except OSError as e:  # a disk that fails, or no permission
-            self._give_up((e.strerror or str(e)).lower())
+            reason = (e.strerror or str(e)).lower()
+            self._faults[key.digest] = f"{directory} cannot be read ({reason})"
+            self._give_up(reason)
             return None
         if not self.only_looks:
             with suppress(OSError):
@@ -156,49 +176,37 @@ class Store:
 
     def add(self, key: Key, directory: Path, files: tuple[File, ...]) -> None:
         """Keep `files` of `directory` under `key`, whose lock the caller holds."""
-        entry = Entry(key=key, files=files)
-        if not self._has_room(entry):
+        if not self._writable:
             return
-        with self.writing():
-            scratch = self.scratch / key.digest
-            delete(scratch)  # a killed build's
-            try:
-                self._write(scratch, entry, directory)
-            finally:
-                shutil.rmtree(scratch, ignore_errors=True)
-            if self._nbytes is not None:
-                self._nbytes += entry.nbytes
-            if self._nbytes is None or self._nbytes > self.limit:
-                self.collect(self.limit)
+        entry = Entry(key=key, files=files)
+        with room_for(self, entry) as fits:
+            if fits:
+                self._keep(entry, directory)
 
     def add_bytes(self, key: Key, name: str, data: bytes) -> None:
         """Keep one small file under `key`, whose lock the caller holds."""
-        aside = self.scratch / f"{key.digest}.bytes"
         if not self._writable:
             return
-        with self.writing():
-            try:
-                make_directory(self.root, aside)
-                (aside / name).write_bytes(data)
-                self.add(key, aside, (describe(aside / name, name),))
-            finally:
-                shutil.rmtree(aside, ignore_errors=True)
+        aside = self.scratch / f"{key.digest}.bytes"
+        file = File(path=name, nbytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+        entry = Entry(key=key, files=(file,))
+        with room_for(self, entry) as fits:
+            if fits:
+                try:
+                    make_directory(self.root, aside)
+                    (aside / name).write_bytes(data)
+                    self._keep(entry, aside)
+                finally:
+                    shutil.rmtree(aside, ignore_errors=True)
 
-    def discard(self, key: Key, why: str) -> None:
-        """Remove a damaged entry, and say so; one that was collected meanwhile is no damage."""
-        if not self.has(key):
-            return
-        if self.only_looks:
-            self.notes.append(f"a {key.level} entry of the cache is damaged ({why})")
-            return
-        self.notes.append(f"a {key.level} entry of the cache was damaged ({why}); it was removed")
-        try:
-            self.remove(self._place(key))
-        except OSError:
-            self.notes[-1] = (
-                f"a {key.level} entry of the cache is damaged ({why}) and cannot be removed: "
-                f"remove {self._place(key)}"
-            )
+    def discard(self, key: Key, why: str, refused: Entry | None = None) -> None:
+        """Remove a damaged entry, and say so.
+
+        One that was collected or made again meanwhile is no damage, and one that somebody else
+        works on is theirs. `refused`: an entry whose files are sound, but say what no build of
+        ours said.
+        """
+        discard(self, key, why, refused)
 
     def remove(self, directory: Path) -> None:
         """Remove one of `directories`: out of sight in one step, then file by file.
@@ -249,7 +257,11 @@ class Store:
         try:
             yield
         except OSError as e:
+            if e.errno in FULL and NO_SPACE in self.unkept:  # it was told
+                self._writable = False
             self._give_up((e.strerror or str(e)).lower())
+        except Unreadable:
+            self._give_up("what was made cannot be read")
 
     def _give_up(self, reason: str) -> None:
         if self._writable:
@@ -259,41 +271,20 @@ class Store:
             )
         self._writable = False
 
-    def _place(self, key: Key) -> Path:
+    def place(self, key: Key) -> Path:
+        """The directory of an entry."""
         return self.root / "entries" / key.level / key.digest
 
     def files(self, entry: Entry) -> Path:
         """The directory of an entry's files."""
-        return self._place(entry.key) / FILES
+        return self.place(entry.key) / FILES
 
-    def _has_room(self, entry: Entry) -> bool:
-        """Whether to keep it; the cache never takes the half of a disk that is left."""
-        if not self._writable:
-            return False
-        if entry.nbytes > self.limit:
-            tell_too_large(self.notes, self._unkept, entry, self.limit)
-            return False
-        with self.writing():
-            make_directory(self.root, self.root)
-            if shutil.disk_usage(self.root).free < 2 * entry.nbytes:
-                self._give_up("too little space is left on its disk")
-        return self._writable
-
-    def _write(self, scratch: Path, entry: Entry, directory: Path) -> None:
-        """Put an entry together in `scratch` and rename it to its place."""
-        place = self._place(entry.key)
-        make_directory(self.root, scratch / FILES)
-        make_directory(self.root, place.parent)
-        for file in entry.files:
-            copy_in(directory / file.path, scratch / FILES / file.path)
-        write_entry(scratch, entry)
-        if is_there(place):
-            self.remove(place)
-        if entry.key.level in CHEAP:
-            scratch.rename(place)
+    def _keep(self, entry: Entry, directory: Path) -> None:
+        """The store stays below its limit; looking at all of it now and then is enough."""
+        keep(self, entry, directory)
+        if self._nbytes is None:
+            self.collect(self.limit)
             return
-        made = [scratch / FILES / file.path for file in entry.files]
-        for path in (*made, scratch / ENTRY, scratch / FILES, scratch):
-            sync(path)
-        scratch.rename(place)
-        sync(place.parent)
+        self._nbytes += entry.nbytes
+        if self._nbytes > self.limit:
+            self.collect(int(self.limit * KEPT))

@@ -79,18 +79,23 @@ def build(
     options = library_options(
         context, prefill_chunk, kv_dtype, activations, memory_budget, disable_pass
     )
-    if tune is not None:
-        tune_first(output, find_model(model), targets, scheme, options, tune)
+    place, records = find_model(model), open_records(output.cache_dir)
     store = None if no_cache else open_store(output.cache_dir, cache_size)
-    records = open_records(output.cache_dir)
-    with output.progress() as progress:
-        if dump_ir is not None:
-            from mlc_compile.driver.dump import dump_ir as dump  # loads TVM
+    reuse = Reuse(store, locked, records=records)
+    reuse.watch(place)  # before tuning, which may take hours, loads and reads anything
+    if tune is not None:
+        tune_first(output, place, targets, scheme, options, tune)
+    try:
+        with output.progress() as progress:
+            reuse.progress = progress
+            if dump_ir is not None:
+                from mlc_compile.driver.dump import dump_ir as dump  # loads TVM
 
-            dump(find_model(model), targets, scheme, dump_ir, options, progress, records)
-        reuse = Reuse(store, locked, progress, records=records)
-        place = find_model(model)
-        built = build_model(place, targets, scheme, out, options, progress, reuse, lock)
+                dump(place, targets, scheme, dump_ir, options, progress, records)
+            built = build_model(place, targets, scheme, out, options, progress, reuse, lock)
+    finally:
+        for note in reuse.notes:
+            output.story(note)
     tuned = [tuned_kernels(one.directory) for one in built.artifacts]
     for line in story(built, tuned):
         output.story(line)
@@ -121,11 +126,10 @@ def build(
 
 
 def story(built: "Build", tuned: Sequence[int]) -> Iterator[str]:
-    """What went wrong with the cache, then for each artifact its times, sources and proof.
+    """The times of what is shared, then for each artifact its times, sources and proof.
 
     `tuned` is `tuned_kernels` of each artifact.
     """
-    yield from built.notes
     yield timings(built.seconds)
     yield f"weights: {built.weights}"
     for one, by_records in zip(built.artifacts, tuned, strict=True):

@@ -109,6 +109,7 @@ def build(
     """
     find_scheme(quant)
     clock, reuse = Clock(progress), reuse or Reuse()
+    reuse.watch(model)
     with clock.timed("converting"):
         progress.step("reading the checkpoint")
         subject = read_subject(model)

@@ -162,7 +162,7 @@ def _check_space(scratch: Path, shards: tuple[Shard, ...]) -> None:
     free = shutil.disk_usage(scratch).free
     if needed > free:
         raise EnvironmentError_(
-            f"the weights need {needed >> 20} MiB, {scratch.parent} has {free >> 20} MiB free",
+            f"the weights need {needed >> 20} MiB, their disk has {free >> 20} MiB free",
             hint="free some space or choose another directory with -o",
         )
 

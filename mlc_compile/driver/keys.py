@@ -12,7 +12,6 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Final
 
@@ -23,29 +22,39 @@ from mlc_compile.cache import Key, Stamps
 from mlc_compile.checkpoint.directory import CONFIG, GENERATION_CONFIG
 from mlc_compile.driver.job import Job, Options
 from mlc_compile.driver.subject import Subject
+from mlc_compile.driver.wheels import DEVICE_WHEELS, PACKERS, TVM, WRITERS, ZIG, wheels
 from mlc_compile.emit.backend import device_programs
 from mlc_compile.emit.keeper import KernelSource
 from mlc_compile.emit.link.linker import Linker
 from mlc_compile.emit.tool import first_line
-from mlc_compile.target import Backend, cpu_features
+from mlc_compile.target import cpu_features
 
 PACKAGE: Final = Path(__file__).parents[1]
 
-# Our code by step, as paths of the package. Converting and packing know no compiler, so a
-# changed pass leaves their results alone.
+# Our code by step, as paths of the package. Converting and packing know no compiler and no cache,
+# so a changed pass leaves their results alone, which take longest to make.
 CONVERTING: Final = (
     "__init__.py",  # the version, which is in the manifest
     "amx.py",
     "artifact.py",
     "checkpoint",
-    "driver",
+    "driver/__init__.py",
+    "driver/chat_config.py",
+    "driver/convert.py",
+    "driver/limits.py",
+    "driver/pack.py",
+    "driver/proof.py",
+    "driver/storage.py",
+    "driver/subject.py",
+    "driver/tensors.py",
+    "driver/texts.py",
     "errors.py",
     "layout.py",
     "model",
     "progress.py",
     "quant",
     "runtime/host.py",
-    "staging.py",
+    "staging",
 )
 EMITTING: Final = ("emit/cpu.py", "emit/kernels.py")
 EVERYTHING: Final = (".",)
@@ -53,21 +62,7 @@ EVERYTHING: Final = (".",)
 SOURCES: Final = frozenset({".py", ".toml", ".h", ".c", ".cc"})
 NOT_CODE: Final = ("cli", "data", "configs")  # no byte of a result comes from them
 
-# Distributions by step: another version may write other bytes.
-WRITERS: Final = ("numpy", "msgspec", "safetensors", "ml_dtypes")
-# What compiles for a device beside TVM, where wheels bring it; `Job.device_compiler` names it.
-DEVICE_WHEELS: Final[dict[Backend, tuple[str, ...]]] = {
-    "cuda": (
-        "nvidia-cuda-nvrtc",
-        "nvidia-cuda-crt",
-        "nvidia-nvfatbin",
-        "nvidia-cuda-runtime",
-        "nvidia-cuda-cccl",
-    ),
-}
-ZIG: Final = ("ziglang", "lief")  # lief reads what zig is given and makes
 NOT_OF_LINKING: Final = ("first", "mark")  # fields of a linker that only tell how long it takes
-TVM: Final = ("apache-tvm", "apache-tvm-ffi")
 RECORDS: Final = "records"  # how the components begin that tuning records are
 UNKNOWN: Final = "known once it is compiled"
 
@@ -86,6 +81,11 @@ class Keys:
     listings: Listings = dataclasses.field(default_factory=dict)
     inputs: list[Path] = dataclasses.field(default_factory=list)
 
+    def watch(self, model: Path) -> None:
+        """Look at our code and at the model's files, before anything is made of them."""
+        self.stamps.watch(path for _, path in self._listed(EVERYTHING))
+        self.stamps.watch(model.glob("*"))
+
     def weights(self, subject: Subject, quant: str) -> Key:
         """Of the neutral weights, their texts and their proof."""
         checkpoint = sorted(subject.directory.glob("*.safetensors*"))
@@ -98,7 +98,7 @@ class Keys:
                 "cpu": _cpu(),
                 "c_library": _c_library(),
                 "code": self._code(CONVERTING),
-                **_wheels(WRITERS),
+                **wheels(WRITERS),
             },
         )
 
@@ -116,21 +116,21 @@ class Keys:
                 **decisions(job),
                 **self._linker(job.linker),
                 **self._device_compiler(job),
-                **_wheels(DEVICE_WHEELS.get(job.target.backend, ())),
+                **wheels(DEVICE_WHEELS.get(job.target.backend, ())),
                 "code": self._code(EVERYTHING),
-                **_wheels((*WRITERS, *TVM)),
+                **wheels((*WRITERS, *TVM)),
             },
         )
 
     def packed(self, weights_digest: str, plan_digest: str) -> Key:
-        """Of `weights.bin`."""
+        """Of `weights.bin`, or of shards and `tensor-cache.json`."""
         return Key(
             level="packed",
             parts={
                 "weights": weights_digest,
                 "plan": plan_digest,
                 "code": self._code(CONVERTING),
-                **_wheels(("numpy",)),
+                **wheels(PACKERS),
             },
         )
 
@@ -144,13 +144,13 @@ class Keys:
                 "cpu": _cpu(),
                 "c_library": _c_library(),
                 "code": self._code(EVERYTHING),
-                **_wheels(("numpy", *TVM)),
+                **wheels(("numpy", *TVM)),
             },
         )
 
     def kernel(self, kernel: KernelSource) -> Key:
         """Of one compiled kernel; its function says what our passes and rules made of it."""
-        parts = {**dict(_flat("kernel", kernel)), "code": self._code(EMITTING), **_wheels(TVM)}
+        parts = {**dict(_flat("kernel", kernel)), "code": self._code(EMITTING), **wheels(TVM)}
         return Key(level="kernel", parts=parts)
 
     def _digest(self, path: Path) -> str:
@@ -166,11 +166,21 @@ class Keys:
 
     def _code(self, parts: tuple[str, ...]) -> str:
         """The sources of `parts`; not the configs, whose every field is a component by itself."""
+        digests = {name: self._digest_if_there(path) for name, path in self._listed(parts)}
+        return _sha256(msgspec.json.encode(digests, order="sorted"))
+
+    def _listed(self, parts: tuple[str, ...]) -> tuple[tuple[str, Path], ...]:
         if parts not in self.listings:
             files = _sources(PACKAGE, parts)
             self.listings[parts] = tuple((p.relative_to(PACKAGE).as_posix(), p) for p in files)
-        digests = {name: self._digest(path) for name, path in self.listings[parts]}
-        return _sha256(msgspec.json.encode(digests, order="sorted"))
+        return self.listings[parts]
+
+    def _digest_if_there(self, path: Path) -> str:
+        """Of a file that was deleted since it was listed "": it has changed, nothing is kept."""
+        try:
+            return self._digest(path)
+        except FileNotFoundError:
+            return ""
 
     def _linker(self, linker: Linker) -> dict[str, str]:
         """How it is called, and the program that answers; not where that lies."""
@@ -180,12 +190,12 @@ class Keys:
         program, *arguments = linker.command
         parts = dict(_flat("linker", {**fields, "arguments": arguments}))
         if "ziglang" in arguments:
-            return {**parts, **_wheels(ZIG)}
+            return {**parts, **wheels(ZIG)}
         found = shutil.which(program)
         binary = self._digest(Path(found)) if found else ""
         return {
             **parts,
-            **_wheels(("lief",)),
+            **wheels(("lief",)),
             "linker.program": binary,
             "linker.version": _tool_version(program),
         }
@@ -262,33 +272,6 @@ def _sources(root: Path, parts: tuple[str, ...]) -> Iterator[Path]:
             inside = path.relative_to(root).parts
             if path.suffix in SOURCES and (root != PACKAGE or inside[0] not in NOT_CODE):
                 yield path
-
-
-@cache
-def _wheels(names: tuple[str, ...]) -> dict[str, str]:
-    return {f"wheel.{name}": wheel_digest(name) for name in names}
-
-
-@cache
-def wheel_digest(name: str) -> str:
-    """A digest of the wheel's RECORD: path, digest and size of each file.
-
-    Without what pip writes itself, which tells of the environment: scripts, metadata, and
-    compiled bytecode, which has no digest there. The version alone where there is no RECORD.
-    """
-    try:
-        found = metadata.distribution(name)
-    except metadata.PackageNotFoundError:
-        return "absent"
-    record = found.read_text("RECORD")
-    if record is None:
-        return found.version
-    lines = [line for line in record.splitlines() if _is_content(line)]
-    return _sha256("\n".join(sorted(lines)).encode())
-
-
-def _is_content(line: str) -> bool:
-    return ",sha256=" in line and not line.startswith("../") and ".dist-info/" not in line
 
 
 @cache

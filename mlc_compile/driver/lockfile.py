@@ -10,12 +10,10 @@ whether they gave the same bytes all the same, `results` tells once the build is
 """
 
 import hashlib
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
-from uuid import uuid4
 
 import msgspec
 
@@ -25,6 +23,7 @@ from mlc_compile.driver.job import Job
 from mlc_compile.driver.keys import RECORDS, Keys, answers, decisions
 from mlc_compile.driver.reuse import Reuse
 from mlc_compile.errors import ConfigError, DamageError, listing
+from mlc_compile.staging import replaced
 from mlc_compile.tvm_version import installed
 
 NAME: Final = "mlc-compile.lock"
@@ -78,6 +77,7 @@ class Lock:
     frozen: bool = False
     update: bool = False
     _now: dict[tuple[str, str, str], Locked] = field(default_factory=dict)
+    _inputs: Sequence[Path] = ()  # what `_now` has digests of
 
     def check(self, jobs: Sequence[Job], reuse: Reuse) -> None:
         """Compare what the jobs are made from with what is locked, before anything is made.
@@ -101,12 +101,19 @@ class Lock:
                 records = locked.records if job.is_settled else now.records
                 same = msgspec.structs.replace(locked, records=records, results={})
                 _require_equal(self.path, same, now)
+        self._inputs = keys.inputs
 
     def settle(self, made: Sequence[tuple[Job, Manifest]], reuse: Reuse) -> bool:
         """Compare the results too, then leave the new entries in the file; whether it changed.
 
-        DamageError where other bytes came out of what is locked.
+        DamageError where other bytes came out of what is locked, ConfigError where an input is
+        no longer what they were made of.
         """
+        changed = reuse.stamps.changed(self._inputs)
+        if changed is not None:
+            raise ConfigError(
+                f"{changed} changed during the build: nothing is locked", hint="build again"
+            )
         with reuse.output(self.path):
             before = _read(self.path)
             after = dict(before)
@@ -218,20 +225,9 @@ def _read(path: Path) -> dict[tuple[str, str, str], Locked]:
 
 def _write(path: Path, entries: Mapping[tuple[str, str, str], Locked]) -> None:
     """Replace the file, or what it links to, as a whole."""
-    place = Path(os.path.realpath(path))
-    aside = place.with_name(f".{uuid4().hex}.partial")
-    try:
-        aside.write_bytes(
-            pretty_json(
-                _File(format=FORMAT, builds=tuple(entries[name] for name in sorted(entries)))
-            )
-        )
-        aside.replace(place)
-    except OSError as e:
-        e.filename = str(path)
-        raise
-    finally:
-        aside.unlink(missing_ok=True)
+    builds = tuple(entries[name] for name in sorted(entries))
+    with replaced(path) as file:
+        file.write(pretty_json(_File(format=FORMAT, builds=builds)))
 
 
 def _without(prefix: str, parts: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -121,6 +121,10 @@ class Reuse:
         told = (note for one in (self.store, self.records) if one for note in one.notes)
         return tuple(dict.fromkeys(told))  # what cannot be removed is met again
 
+    def watch(self, model: Path) -> None:
+        """Look at what a build reads, before it does: what changes meanwhile is not kept."""
+        Keys(self.stamps, self._listings).watch(model)
+
     @contextmanager
     def step(self, key_of: KeyOf, *, required: bool = True) -> Iterator[Step]:
         """Take a step in hand; DamageError if it is `required` in the cache and not there."""
@@ -162,7 +166,7 @@ class Reuse:
     def refuse(self, entry: Entry | None, why: str) -> None:
         """Have the cache remove an entry that says what no build of ours said."""
         if self.store is not None and entry is not None:
-            self.store.discard(entry.key, why)
+            self.store.discard(entry.key, why, refused=entry)
 
     def manifest(self, entry: Entry | None, kind: type[M]) -> M | None:
         """The manifest in an entry; None likewise."""
@@ -192,12 +196,14 @@ class Reuse:
         self.stamps.remember(directory, files, seen)
 
     def require(self, step: Step) -> None:
-        """Raise DamageError, which names what differs, if steps must be cached and this is not."""
+        """Raise DamageError if steps must be cached and this is not: its entry does not serve,
+        or what differs.
+        """
         if not self.frozen or self.store is None or step.key is None or step.entry is not None:
             return
+        why = self.store.fault(step.key) or told(step.key, nearest(self.store, step.key))
         raise DamageError(
-            f"--locked, but {SAID[step.key.level]} would have to be made: "
-            f"{told(step.key, nearest(self.store, step.key))}",
+            f"--locked, but {SAID[step.key.level]} would have to be made: {why}",
             hint="build without --locked, or import the cache that has it",
         )
 

@@ -18,14 +18,14 @@ from io import FileIO
 from pathlib import Path
 from typing import Final
 
-from mlc_compile.cache.copy import sync
-from mlc_compile.cache.ground import delete, is_file, is_there, make_directory
+from mlc_compile.cache.ground import is_file, is_there, make_directory
 from mlc_compile.cache.lock import hold
 from mlc_compile.errors import EnvironmentError_
 from mlc_compile.records.chosen import Chosen, choose
 from mlc_compile.records.line import About, Damaged, Measured, decode_lines, encode_line
 from mlc_compile.records.partition import FORMAT, Partition
 from mlc_compile.records.record import Record, Workload, canonical
+from mlc_compile.staging import delete, replaced, sync
 
 SUFFIX: Final = ".jsonl"
 NAME: Final = re.compile(rf"[0-9a-f]{{64}}{re.escape(SUFFIX)}")
@@ -273,15 +273,10 @@ def _replace(path: Path, data: bytes) -> None:
         return
     aside = path.with_suffix(".new")  # ours alone: we hold the lock
     delete(aside)
-    try:
-        aside.write_bytes(data)
-        sync(aside)
-        if not is_file(path):
-            delete(path)
-        aside.replace(path)
-    finally:
-        delete(aside)
-    sync(path.parent)
+    if not is_file(path):
+        delete(path)
+    with replaced(path, aside) as file:
+        file.write(data)
 
 
 ELSEWHERE: Final = "it is of another target"

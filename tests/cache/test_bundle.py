@@ -1,5 +1,6 @@
 """Bundles: a round trip, equal bytes for equal entries, and no damaged one taken in."""
 
+import errno
 import hashlib
 import io
 import os
@@ -81,9 +82,20 @@ def test_who_takes_them_may_refuse_and_no_entry_is_imported(full, tmp_path):
     assert other.held() == ()
 
 
-def test_a_damaged_entry_stays_out_of_the_bundle(full, tmp_path):
+@pytest.mark.parametrize("how", ["changed", "unreadable"])
+def test_a_damaged_entry_stays_out_of_the_bundle(full, tmp_path, monkeypatch, how):
     packed = next(d for d in full.directories() if d.parent.name == "packed")
-    (packed / FILES / "weights.bin").write_bytes(bytes(4999) + b"\1")
+    if how == "changed":
+        (packed / FILES / "weights.bin").write_bytes(bytes(4999) + b"\1")
+    else:
+        describe = module.describe
+
+        def failing(path, name):
+            if name == "weights.bin":
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+            return describe(path, name)
+
+        monkeypatch.setattr(module, "describe", failing)
     written = export_entries(full, tmp_path / "bundle")
     assert [entry.key.level for entry in written] == ["library"]
 

@@ -1,8 +1,11 @@
 """Looking at the whole store."""
 
+import errno
+import os
+
 import pytest
 
-from mlc_compile.cache import check as module
+from mlc_compile.cache import damage as module
 from mlc_compile.cache.check import check, count, repair
 from mlc_compile.cache.key import ENTRY, FILES
 
@@ -36,6 +39,23 @@ def test_damage_is_found_and_named(store, put, kind):
     (found,) = [damaged for _directory, damaged in check(store) if damaged is not None]
     assert found.directory == directory
     assert told in found.reason
+
+
+def test_a_file_that_cannot_be_read_is_damage_and_repaired(store, put, monkeypatch):
+    put(store, "a", {"f": bytes(9)}, level="packed")
+    put(store, "b", {"f": bytes(9)})
+
+    def describe(path, name):
+        if "packed" in path.parts:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return describe_file(path, name)
+
+    describe_file = module.describe
+    monkeypatch.setattr(module, "describe", describe)
+    (found,) = [damaged for _directory, damaged in check(store) if damaged is not None]
+    assert found.reason == f"{found.directory / FILES / 'f'}: input/output error"
+    repair(store, found.directory)
+    assert [damaged for _directory, damaged in check(store)] == [None]
 
 
 def test_a_sound_store_and_an_empty_one_have_no_damage(store, put):

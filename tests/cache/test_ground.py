@@ -8,8 +8,8 @@ import pytest
 from mlc_compile.cache import Key, Stamps, Store
 from mlc_compile.cache.check import check, repair
 from mlc_compile.cache.key import ENTRY, FILES
-from mlc_compile.cache.lock import acquire, release
 from mlc_compile.errors import EnvironmentError_
+from mlc_compile.staging.lock import acquire, release
 
 
 def replace(path, make):

@@ -5,12 +5,13 @@ import subprocess
 import sys
 import threading
 
-from mlc_compile.cache.lock import acquire, release, try_lock
+from mlc_compile.cache.lock import try_lock
+from mlc_compile.staging.lock import acquire, release
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from mlc_compile.cache.lock import acquire
+from mlc_compile.staging.lock import acquire
 acquire(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(600)

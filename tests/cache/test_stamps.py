@@ -148,6 +148,28 @@ def test_the_first_answer_stays_and_a_later_question_does_not_hide_the_change(fi
     assert stamps.changed([file]) == file
 
 
+@pytest.mark.parametrize("asked_first", [False, True])
+def test_what_changed_since_it_was_looked_at_is_named_whenever_its_digest_is_asked_for(
+    tmp_path, file, asked_first
+):
+    stamps = saved(tmp_path / "root", file)
+    stamps.watch([file, tmp_path / "absent"])
+    if asked_first:
+        stamps.digest(file)
+    file.write_bytes(b"longer")
+    stamps.distrust([file])
+    assert stamps.digest(file) == sha256(b"longer")
+    assert stamps.changed([file]) == file
+
+
+def test_a_path_that_is_no_text_is_not_remembered_and_others_are(tmp_path, file):
+    odd = tmp_path / os.fsdecode(b"\xff")
+    odd.write_bytes(b"odd")
+    again = saved(tmp_path / "root", file, odd)
+    assert again.digest(odd) == sha256(b"odd")
+    assert str(file) in (tmp_path / "root" / FILE).read_text()
+
+
 def test_own_files_are_believed_without_reading(tmp_path, file, hashed):
     stamps = Stamps(tmp_path / "root")
     stamps.remember(tmp_path, (File(path=file.name, nbytes=3, sha256=sha256(b"one")),))

@@ -8,6 +8,8 @@ import time
 import pytest
 
 from mlc_compile.cache import Key, Store
+from mlc_compile.cache import collect as collecting
+from mlc_compile.cache import keep as keeping
 from mlc_compile.cache import store as module
 from mlc_compile.cache.key import ENTRY, FILES
 
@@ -120,6 +122,31 @@ def test_an_entry_that_is_collected_before_it_is_read_is_a_plain_miss(store, put
     assert store.notes == []
 
 
+@pytest.mark.parametrize("how", ["made again", "in other hands"])
+def test_an_entry_that_somebody_else_makes_is_not_discarded(store, put, how):
+    """We found it damaged without its lock; since then its maker replaced it, or is about to."""
+    key = put(store, "a", FILES_OF_A)
+    other = Store(store.cache_dir)
+    if how == "made again":
+        store.discard(key, "lib.so is damaged")
+    else:
+        flip(store.place(key) / FILES / "lib.so", 0)
+        with other.locked(key.digest):
+            store.discard(key, "lib.so is damaged")
+    assert store.has(key)
+    assert store.notes == []
+
+
+def test_a_sound_entry_that_is_refused_goes_unless_another_took_its_place(store, put):
+    key = put(store, "a", FILES_OF_A)
+    old = store.find(key)
+    put(store, "a", {**FILES_OF_A, "lib.so": b"better"})
+    store.discard(key, "it says what no build said", refused=old)
+    assert store.has(key)
+    store.discard(key, "it says what no build said", refused=store.find(key))
+    assert not store.has(key)
+
+
 # ---- size -------------------------------------------------------------------------------
 
 
@@ -151,6 +178,16 @@ def test_adding_keeps_the_store_below_its_limit(tmp_path, put):
         time.sleep(0.005)
     assert parts(store) == ["c", "d"]
     assert store.notes == []
+
+
+def test_a_full_store_is_not_looked_through_at_every_entry(tmp_path, put, monkeypatch):
+    store, looked = Store(tmp_path / "cache", limit=1000), []
+    held = Store.held
+    monkeypatch.setattr(Store, "held", lambda self: looked.append(1) or held(self))
+    for i in range(100):
+        put(store, str(i), {"f": bytes(20)})
+    assert len(looked) < 25
+    assert 900 < sum(one.entry.nbytes for one in held(store)) <= 1000
 
 
 def test_an_entry_beyond_the_limit_is_told_and_not_kept(tmp_path, put):
@@ -205,12 +242,19 @@ def refuse(number):
     return fail
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EIO])
-@pytest.mark.parametrize("where", ["copy_in", "write_entry", "sync", "acquire"])
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.EIO])
+@pytest.mark.parametrize(
+    ("owner", "where"),
+    [
+        *((keeping, name) for name in ("copy_in", "write_entry", "sync")),
+        (module, "acquire"),
+        (collecting.shutil, "disk_usage"),
+    ],
+)
 def test_a_store_that_cannot_be_written_says_so_once(
-    store, put, tmp_path, monkeypatch, number, where
+    store, put, tmp_path, monkeypatch, number, owner, where
 ):
-    monkeypatch.setattr(module, where, refuse(number))
+    monkeypatch.setattr(owner, where, refuse(number))
     a, _b = put(store, "a", FILES_OF_A), put(store, "b", FILES_OF_A)
     (note,) = store.notes
     assert os.strerror(number).lower() in note
@@ -218,6 +262,23 @@ def test_a_store_that_cannot_be_written_says_so_once(
     assert store.find(a) is None
     scratch = store.root / "scratch"
     assert not scratch.is_dir() or list(scratch.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("where", ["copy_in", "write_entry", "sync"])
+def test_a_disk_that_is_full_before_an_entry_is_whole_costs_that_entry_and_one_sentence(
+    store, put, monkeypatch, number, where
+):
+    with monkeypatch.context() as full:
+        full.setattr(keeping, where, refuse(number))
+        a, b = put(store, "a", FILES_OF_A), put(store, "b", FILES_OF_A)
+        with store.writing():
+            refuse(number)()  # of what is no entry
+    assert not store.has(a)
+    assert not store.has(b)
+    (note,) = store.notes
+    assert "2 entries take up to 14 bytes each, and too little space" in note
+    assert list(store.scratch.iterdir()) == []
 
 
 def test_a_cache_that_is_a_file_says_so_once(tmp_path, put):
@@ -250,13 +311,45 @@ def test_a_full_target_is_not_taken_for_a_damaged_entry(store, put, tmp_path, mo
 
 def test_the_last_half_of_a_disk_is_left_to_the_build(store, put, monkeypatch):
     usage = shutil._ntuple_diskusage(1000, 801, 199)
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda _path: usage)
+    monkeypatch.setattr(collecting.shutil, "disk_usage", lambda _path: usage)
     assert store.find(put(store, "a", {"f": bytes(100)})) is None
     (note,) = store.notes
     assert "too little space" in note
 
 
+def test_an_entry_without_room_on_the_disk_is_left_out_alone(store, put, monkeypatch):
+    usage = shutil._ntuple_diskusage(1000, 801, 199)
+    monkeypatch.setattr(collecting.shutil, "disk_usage", lambda _path: usage)
+    big, more, small = (put(store, str(n), {"f": bytes(n)}) for n in (300, 200, 9))
+    assert [store.has(key) for key in (big, more, small)] == [False, False, True]
+    (note,) = store.notes
+    assert note.startswith("2 entries take up to 300 bytes each, and too little space")
+
+
+def test_old_entries_make_room_on_the_disk(store, put, monkeypatch):
+    def usage(_path):
+        taken = sum(one.entry.nbytes for one in store.held())
+        return shutil._ntuple_diskusage(1000, 600 + taken, 400 - taken)
+
+    monkeypatch.setattr(collecting.shutil, "disk_usage", usage)
+    for part in "abcd":
+        put(store, part, {"f": bytes(100)})
+        time.sleep(0.005)
+    assert parts(store) == ["b", "c", "d"]
+    assert store.notes == []
+
+
+def test_what_was_made_and_cannot_be_read_costs_one_sentence(store, put, monkeypatch):
+    def fail(*_args):
+        raise module.Unreadable
+
+    monkeypatch.setattr(keeping, "copy_in", fail)
+    assert store.find(put(store, "a", FILES_OF_A)) is None
+    (note,) = store.notes
+    assert "what was made cannot be read" in note
+
+
 def test_a_failing_write_leaves_no_entry(store, put, monkeypatch):
-    monkeypatch.setattr(module, "write_entry", refuse(errno.ENOSPC))
+    monkeypatch.setattr(keeping, "write_entry", refuse(errno.ENOSPC))
     put(store, "a", FILES_OF_A)
     assert store.directories() == ()

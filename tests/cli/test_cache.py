@@ -167,6 +167,18 @@ def test_a_damaged_entry_is_one_line_of_the_story(run, filled, first, nano_check
     assert contents(tmp_path / "out") == contents(first[1])
 
 
+def test_what_was_wrong_with_the_cache_is_told_where_the_build_fails_too(
+    run, filled, nano_checkpoint, tmp_path
+):
+    spoil(filled, "packed")
+    ran = run(filled, "build", nano_checkpoint, "-o", tmp_path / "out", "--locked")
+    assert ran.code == 6
+    note, error, _hint = ran.err.splitlines()
+    assert note.startswith("a packed entry of the cache was damaged (weights.bin is damaged")
+    assert error.startswith("error: --locked, but the packed weights would have to be made")
+    assert note in error
+
+
 def spoil(cache: Path, level: str) -> Path:
     """Flip a bit in a file of the only entry of `level`."""
     directory = next(d for d in Store(cache).directories() if d.parent.name == level)
@@ -213,7 +225,7 @@ def test_a_full_disk_for_the_cache_costs_one_sentence(on_disk, nano_checkpoint, 
     told = json.loads(ran.stdout)
     assert told["artifacts"][0]["check"]["status"] == "pass"
     (note,) = told["notes"]
-    assert "building without it" in note
+    assert "too little space is left on the cache's disk: not kept" in note
 
 
 def test_a_read_only_cache_serves_and_keeps_nothing(on_disk, first, nano_checkpoint, tmp_path):
@@ -246,7 +258,7 @@ def test_cache_alone_shows_its_help_and_a_wrong_command_is_a_usage_error(cli):
     assert "explain" in cli("cache", "--help").out
     ran = cli("cache", "expalin")
     assert (ran.code, ran.out) == (2, "")
-    assert "mlc-compile cache --help" in ran.err
+    assert "did you mean 'explain'?" in ran.err
 
 
 def test_stats_count_levels_and_bytes(run, first, tmp_path):
@@ -324,10 +336,10 @@ def test_a_cache_carried_elsewhere_serves_there(run, first, nano_checkpoint, tmp
     assert "is damaged" in ran.err
 
 
-def test_a_bundle_that_is_not_there_is_the_machine_s_fault(run, tmp_path):
+def test_a_bundle_that_is_not_there_is_a_usage_error(run, tmp_path):
     ran = run(tmp_path / "cache", "cache", "import", tmp_path / "none")
-    assert (ran.code, ran.out) == (7, "")
-    assert "no such file" in ran.err
+    assert (ran.code, ran.out) == (2, "")
+    assert f"no bundle {tmp_path / 'none'}" in ran.err
 
 
 @pytest.mark.parametrize(

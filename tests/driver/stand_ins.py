@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mlc_compile.artifact import MANIFEST, Check, Manifest, list_files, read_manifest
+from mlc_compile.cache import Store
 from mlc_compile.driver import build as module
 from mlc_compile.driver import keys as keys_module
 from mlc_compile.driver import prove as proving
@@ -59,3 +60,12 @@ def contents(out: Path) -> dict[str, bytes]:
     """All files but the logs, which hold times."""
     files = (p for p in out.rglob("*") if p.is_file() and p.name != "build-log.json")
     return {p.relative_to(out).as_posix(): p.read_bytes() for p in files}
+
+
+def entries(cache: Path) -> dict[str, list[Path]]:
+    """Level -> the files of its entry; of several the last by name."""
+    found = {}
+    for directory in Store(cache).directories():
+        files = sorted(p for p in directory.rglob("*") if p.is_file())
+        found[directory.parent.name] = files
+    return found

@@ -15,8 +15,9 @@ from mlc_compile.cache import Stamps
 from mlc_compile.driver import keys as module
 from mlc_compile.driver.compile import prepare
 from mlc_compile.driver.job import DEFAULTS, Options
-from mlc_compile.driver.keys import CONVERTING, EMITTING, NOT_CODE, Keys, wheel_digest
+from mlc_compile.driver.keys import CONVERTING, EMITTING, NOT_CODE, Keys
 from mlc_compile.driver.subject import read_subject
+from mlc_compile.driver.wheels import wheel_digest
 from mlc_compile.emit.keeper import KernelSource
 from mlc_compile.emit.link.linker import Linker
 from mlc_compile.target import Target, find_target
@@ -29,7 +30,10 @@ LINKER = Linker("cc", ("cc", "-shared"))
 def code(tmp_path, monkeypatch):
     """Stands for our package: editing the real one under a running test would be a miss."""
     package, configs = tmp_path / "package", tmp_path / "configs"
-    for path in ("artifact.py", "passes/fuse.py", "quant/int4.py", "cli/app.py", "model/qwen3.py"):
+    for path in (
+        *("artifact.py", "passes/fuse.py", "quant/int4.py", "cli/app.py", "model/qwen3.py"),
+        *("driver/convert.py", "driver/lockfile.py"),
+    ):
         (package / path).parent.mkdir(parents=True, exist_ok=True)
         (package / path).write_text("")
     (configs / "targets").mkdir(parents=True)
@@ -205,6 +209,8 @@ def test_our_code_reaches_the_keys_that_it_may_change(nano, code):
         "cli/app.py": ((), ()),
         "passes/fuse.py": ((), ("code",)),
         "quant/int4.py": (("code",), ("code",)),
+        "driver/convert.py": (("code",), ("code",)),
+        "driver/lockfile.py": ((), ("code",)),
         "../configs/targets/new.toml": ((), ()),  # a target's fields are in its own key
     }.items():
         (code / path).write_text("# changed\n")
@@ -320,6 +326,7 @@ def test_the_compiler_s_wheels_are_in_the_keys(nano):
     wheels = {name for name in library(nano.path).parts if name.startswith("wheel.")}
     assert {"wheel.apache-tvm", "wheel.apache-tvm-ffi", "wheel.numpy"} <= wheels
     assert "wheel.numpy" in weights(nano.path).parts
+    assert {"wheel.numpy", "wheel.msgspec"} <= Keys(Stamps()).packed("w", "p").parts.keys()
     assert all(len(library(nano.path).parts[name]) == 64 for name in wheels)
 
 

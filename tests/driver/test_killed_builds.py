@@ -25,18 +25,18 @@ LOG = logging.getLogger(__name__)
 # Where a build is killed: (module, function), and before which of its calls.
 DEATHS = {
     "converting": ("mlc_compile.driver.convert", "write_proof", 1),
-    "the first file goes into the cache": ("mlc_compile.cache.store", "copy_in", 1),
-    "a later file of the weights": ("mlc_compile.cache.store", "copy_in", 4),
-    "an entry is complete and not in place": ("mlc_compile.cache.store", "sync", 14),
-    "an entry is in place and not safe": ("mlc_compile.cache.store", "sync", 15),
+    "the first file goes into the cache": ("mlc_compile.cache.keep", "copy_in", 1),
+    "a later file of the weights": ("mlc_compile.cache.keep", "copy_in", 4),
+    "an entry is complete and not in place": ("mlc_compile.cache.keep", "sync", 14),
+    "an entry is in place and not safe": ("mlc_compile.cache.keep", "sync", 15),
     "compiling": ("mlc_compile.driver.build", "compile_into", 1),
-    "what the library asked goes into the cache": ("mlc_compile.cache.store", "write_entry", 2),
-    "what it asked is known, and it is not kept": ("mlc_compile.cache.store", "write_entry", 3),
+    "what the library asked goes into the cache": ("mlc_compile.cache.keep", "write_entry", 2),
+    "what it asked is known, and it is not kept": ("mlc_compile.cache.keep", "write_entry", 3),
     "packing": ("mlc_compile.driver.build", "pack_weights", 1),
-    "the packed weights go into the cache": ("mlc_compile.cache.store", "write_entry", 4),
+    "the packed weights go into the cache": ("mlc_compile.cache.keep", "write_entry", 4),
     "proving": ("mlc_compile.driver.prove", "ask", 1),
     "the log": ("mlc_compile.driver.build", "write_log", 1),
-    "the output is swapped in": ("mlc_compile.staging", "_replace", 2),
+    "the output is swapped in": ("mlc_compile.staging.directory", "_replace", 2),
     "the stamps are saved": ("mlc_compile.driver.reuse", "Stamps.save", 1),
 }
 

@@ -200,6 +200,20 @@ def test_other_bytes_from_the_same_inputs_are_told_at_the_end(locked, path, stub
     assert "results.lib.so differs" in refused(locked, frozen=True)
 
 
+def test_an_input_that_changed_under_the_build_is_not_locked(locked, nano, path, monkeypatch):
+    settle = Lock.settle
+
+    def meddle_and_settle(*args):
+        with nano.tensors() as tensors:
+            tensors["model.norm.weight"][3] ^= 1
+        return settle(*args)
+
+    monkeypatch.setattr(Lock, "settle", meddle_and_settle)
+    with pytest.raises(ConfigError, match=r"model\.safetensors changed during the build"):
+        locked()
+    assert not path.exists()
+
+
 def test_several_differences_are_listed(locked, path):
     locked()
     said = refused(locked, options=Options(prefill_chunk=64, kv_dtype="float32"))

@@ -2,7 +2,10 @@
 
 import dataclasses
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -96,3 +99,34 @@ def test_weights_are_asked_for_once_in_order(nano_checkpoint):
     forward(config, True, weights, some_ids(2))
     assert (asked[0], asked[-1]) == (EMBEDDING, EMBEDDING)
     assert sorted(asked[:-1]) == sorted(checkpoint.names)
+
+
+LOGITS = """
+import hashlib, sys
+from pathlib import Path
+from mlc_compile.checkpoint import open_checkpoint
+from mlc_compile.driver.proof import proof_prompt
+from mlc_compile.model import load_config
+from mlc_compile.model.reference import forward
+
+checkpoint = open_checkpoint(Path(sys.argv[1]))
+config = load_config(checkpoint.config, "config.json")
+ids = proof_prompt(config.vocab_size)
+logits = forward(config, config.tie_word_embeddings, checkpoint.read, ids)
+print(hashlib.sha256(logits.tobytes()).hexdigest())
+"""
+
+
+@pytest.mark.skipif(os.cpu_count() == 1, reason="BLAS has one thread anyway")
+def test_the_bytes_do_not_depend_on_the_number_of_threads(tiny_checkpoint):
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", LOGITS, tiny_checkpoint],
+            env={**os.environ, "OPENBLAS_NUM_THREADS": threads},
+            stdout=subprocess.PIPE,
+        )
+        for threads in ("1", "2")
+    ]
+    digests = {process.communicate()[0] for process in processes}
+    assert len(digests) == 1
+    assert digests != {b""}
