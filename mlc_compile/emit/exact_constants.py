@@ -1,7 +1,7 @@
 """Float constants by their bits, for code generators that print seven digits.
 
-float32 needs nine: 1.5703125, the long part of π/2, is printed as 1.570312, and angles are
-reduced by a wrong number. What seven digits hold stays as it is, and reads better.
+float32 needs nine: 2**32 / 2π, by which RoPE's angles become parts of a turn, is printed as
+6.835653e+08 and read as another number. What seven digits hold stays as it is, and reads better.
 
     c  ->  reinterpret(float32, bits of c)      where float32(seven digits of c) is not c
 

@@ -129,7 +129,7 @@ def test_the_same_kernels_give_the_same_bytes_in_another_directory(tmp_path, nam
 
 
 def test_constants_of_the_source_are_exact():
-    """π/2 in parts turns an angle by a wrong one where it has seven digits."""
+    """1.570312, the seven digits that would be printed, is another number."""
     from mlc_compile.schedule.kernels import vector as v
 
     with v.kernel() as builder:

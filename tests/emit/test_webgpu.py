@@ -43,13 +43,13 @@ def test_tvm_gets_the_limits_of_the_row():
 
 
 def test_floats_are_told_by_their_bits_where_seven_digits_are_not_enough():
-    """1.5703125, of RoPE's range reduction, would be printed as 1.570312."""
+    """683565248, of RoPE's angles, would be printed as 6.835653e+08."""
     heads = Attention(0, 4, 2, 32, 1e-6, 1.0, (1.0,) * 16)
     kernel = attention_pages.rotate(heads, "float32", ROW.device)
     built = webgpu.build(tvm.IRModule({"f": kernel.with_attr("global_symbol", "f")}), ROW)
     (wgsl,) = webgpu.shaders(built.mod).values()
     assert "bitcast<f32>" in wgsl
-    assert "1.570312" not in wgsl
+    assert "6.835653e+08" not in wgsl
 
 
 @needs_zig

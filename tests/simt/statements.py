@@ -137,7 +137,8 @@ def _allocate_on_host(node: tirx.AllocBuffer, buffer: Buffer, plan: Plan) -> Exe
 
     def run(frame: Frame) -> None:
         size = math.prod(int(e(frame)[0]) for e in extents) * itemsize
-        memory = FlatMemory(np.zeros(size, np.uint8), itemsize, 0, None, None)
+        unwritten = np.full(size, 0xFF, np.uint8)  # NaN
+        memory = FlatMemory(unwritten, itemsize, 0, None, None)
         frame.views[buffer.key] = bind(buffer, memory)
 
     return run

@@ -88,7 +88,7 @@ class Machine:
                 f"kernel {pipeline.name} was given a buffer that is not there", hint=""
             ) from e
         uniform = self._uniform_with(pods, pipeline.pod_bytes) if pipeline.uniform_block else None
-        named = self.pipelines.bind(pipeline, buffers, uniform)
+        named = self.pipelines.bind(pipeline, handles, buffers, uniform)
         commands = queue.record()
         lib.vkCmdBindPipeline(commands, COMPUTE, pipeline.raw)
         dynamic = (0, nothing) if uniform is None else (1, self._offset)

@@ -105,13 +105,17 @@ class Pipelines:
         return Pipeline(name, made[0], layout, set_layout, buffers, 8 * pods, uniform_block)
 
     def bind(
-        self, pipeline: Pipeline, buffers: Sequence[Buffer], uniform: Buffer | None = None
+        self,
+        pipeline: Pipeline,
+        handles: tuple[int, ...],
+        buffers: Sequence[Buffer],
+        uniform: Buffer | None = None,
     ) -> Any:
         """The set that names `buffers`, as VkDescriptorSet[1]; `uniform` holds the other arguments.
 
-        `uniform` is the same for all calls.
+        `handles` are those of `buffers`; `uniform` is the same for all calls.
         """
-        key = (pipeline, tuple(buffer.handle for buffer in buffers))
+        key = (pipeline, handles)
         found = self._sets.get(key)
         return self._make_set(key, buffers, uniform) if found is None else found
 

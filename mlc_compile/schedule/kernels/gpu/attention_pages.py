@@ -22,6 +22,7 @@ from mlc_compile.target import Device
 
 THREADS: Final = 256
 SIDES: Final = 2  # keys and values
+TURN: Final = 2**32  # parts of a turn
 EXACT: Final = 2**12  # parts of 1 that leave i step exact, for i < 2**10
 
 
@@ -45,6 +46,11 @@ class Pages:
             last_page=g.view("last_page", (sequences,), "int32"),
             size=size,
         )
+
+    @property
+    def owned(self) -> Expr:
+        """Pages of all sequences together: a shape, so the host knows it."""
+        return self.values.shape[0]
 
     def length(self, sequence: Index) -> Expr:
         """Tokens of a sequence."""
@@ -81,8 +87,8 @@ def rotate(a: Attention, dtype: str, device: Device) -> tirx.PrimFunc:
             turned = g.registers(2, lanes)
             for lane in range(lanes):
                 pair = [g.elements(side, lanes)[lane] for side in sides]
-                angle = v.cast_f32(positions[row]) * _inverse_frequency(a, at + lane)
-                cos, sin = _cos_sin(T.bind(angle))
+                phase = _phase(positions[row], _inverse_frequency(a, at + lane))
+                cos, sin = _cos_sin(phase)
                 turns = tirx.all(turn > 0, head < a.h_q + a.h_kv)
                 first = tirx.Select(turns, pair[0] * cos - pair[1] * sin, pair[0])
                 second = tirx.Select(turns, pair[1] * cos + pair[0] * sin, pair[1])
@@ -197,21 +203,32 @@ def _inverse_frequency(a: Attention, i: Expr) -> Expr:
     return tirx.exp2(number * v.const(coarse)) * tirx.exp2(number * v.const(step - coarse))
 
 
-def _cos_sin(x: Expr) -> tuple[Expr, Expr]:
-    """cos and sin of x >= 0, within 1e-6 for x < 1e4; the functions of shading languages are not.
+def _phase(position: Expr, frequency: Expr) -> Expr:
+    """position · frequency in parts of a turn, of which there are 2**32: a uint32.
 
-    x = n pi/2 + r, |r| <= pi/4, pi/2 in three parts; polynomials of Cephes (sinf.c, S. Moshier).
+    Whole turns overflow, so nothing is rounded but the frequency, which is at most 1, and no
+    compiler can make it worse: those of shading languages rearrange sums of floats.
     """
-    n = T.bind(tirx.floor(x * v.const(2 / pi) + v.const(0.5)))
-    r = x
-    for part in (1.5703125, 4.837512969970703125e-4, 7.54978995489188216e-8):
-        r = T.bind(r - n * v.const(part))
+    step = tirx.Cast("uint32", frequency * v.const(TURN / (2 * pi)) + v.const(0.5))
+    return T.bind(tirx.Cast("uint32", position) * step)
+
+
+def _cos_sin(phase: Expr) -> tuple[Expr, Expr]:
+    """cos and sin of so many parts of a turn, within 1e-6; shading languages' own are not.
+
+    The phase is some quarters of a turn and r, |r| <= pi/4; polynomials of Cephes (sinf.c,
+    S. Moshier).
+    """
+    half, quarters = TURN // 8, tirx.const(30, "uint32")
+    nearest = T.bind(phase + tirx.const(half, "uint32"))
+    quarter = T.bind(tirx.Cast("int32", tirx.shift_right(nearest, quarters)))
+    rest = tirx.Cast("int32", nearest & tirx.const(2 * half - 1, "uint32")) - half
+    r = T.bind(v.cast_f32(rest) * v.const(2 * pi / TURN))
     z = T.bind(r * r)
     sin = (v.const(-1.9515295891e-4) * z + v.const(8.3321608736e-3)) * z
     sin = T.bind((sin - v.const(1.6666654611e-1)) * z * r + r)
     cos = (v.const(2.443315711809948e-5) * z - v.const(1.388731625493765e-3)) * z
     cos = T.bind((cos + v.const(4.166664568298827e-2)) * z * z - v.const(0.5) * z + v.const(1.0))
-    quarter = T.bind(tirx.Cast("int32", n) & v.int32(3))
     odd = (quarter & v.int32(1)) == 1
     near, far = tirx.Select(odd, sin, cos), tirx.Select(odd, cos, sin)
     zero = v.const(0.0)

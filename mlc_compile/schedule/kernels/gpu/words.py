@@ -52,6 +52,16 @@ def shared(*shape: int, dtype: str = v.F32) -> Buffer:
     return T.alloc_buffer(shape, dtype, scope="shared")
 
 
+def workspace(shape: Sequence[Any], dtype: str = v.F32) -> Buffer:
+    """Device memory of one call of the kernel, which all its launches see, from TVM's pool.
+
+    Stands outside `launch`. It is used by another name: TVM would else shrink the buffer to
+    what it sees used, by extents of launches that ForceNarrowIndexToInt32 forgot, and then
+    miss their variables.
+    """
+    return T.decl_buffer(tuple(shape), dtype, data=v.workspace(shape, dtype).data)
+
+
 def barrier() -> None:
     """Wait for all threads of the block; what they wrote to shared memory can then be read."""
     T.evaluate(tirx.call_intrin("void", "tirx.tvm_storage_sync", StringImm("shared")))
@@ -112,7 +122,7 @@ def block_threads(work: int, most: int) -> int:
     return threads
 
 
-def blocks_of(extent: Expr | int, size: int) -> Expr | int:
+def blocks_of(extent: Expr | int, size: Expr | int) -> Expr | int:
     """How many blocks of `size` cover `extent`."""
     return (extent + (size - 1)) // size
 

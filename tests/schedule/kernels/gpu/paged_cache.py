@@ -31,11 +31,12 @@ def attend(
     if causal:
         hidden = np.arange(n)[None, :] > np.arange(m)[:, None] + n - m
         scores = np.where(hidden[:, None, :], -np.inf, scores)
-    top = scores.max(axis=-1, keepdims=True)
+    top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
     weights = np.exp(scores - top)
     mass = weights.sum(axis=-1, keepdims=True)
     o = np.einsum("mhn,nhd->mhd", weights / mass, v)
-    return o, (top + np.log(mass))[..., 0] / np.log(2)
+    with np.errstate(divide="ignore"):  # of no keys
+        return o, (top + np.log(mass))[..., 0] / np.log(2)
 
 
 @dataclass(frozen=True)
