@@ -250,6 +250,10 @@ class Manifest(Struct, frozen=True, kw_only=True):
         """Whether the CPU that loads the library also computes."""
         return self.backend == "cpu"
 
+    def activations_of(self, library: Library) -> Activations:
+        """What that library multiplies the weights of one row by."""
+        return library.activations or self.activations
+
 
 AnyManifest = WeightsManifest | Manifest
 M = TypeVar("M", WeightsManifest, Manifest)

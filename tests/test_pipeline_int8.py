@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from mlc_compile import ops
-from mlc_compile.driver.job import Options, choose_activations, of_one_row, row_activations
+from mlc_compile.driver.job import Options, choose_activations, library_activations, single_row
 from mlc_compile.errors import ConfigError, TargetError
 from mlc_compile.passes.rewrite import bindings_of
 from mlc_compile.pipeline import phases
@@ -55,18 +55,18 @@ def test_of_several_libraries_those_with_tiles_use_them():
     target = find_target("cpu-x86-64-v3+v4+sapphirerapids")
     chosen = choose_activations(target, "q4f16_1", Options())
     assert chosen == "bfloat16"
-    made = [row_activations(row, chosen) for row in target.libraries]
+    made = [library_activations(row, chosen) for row in target.libraries]
     assert made == ["int8", "int8", "bfloat16"]
-    assert {of_one_row(one) for one in made} == {"int8"}
-    assert {row_activations(row, "int8") for row in target.libraries} == {"int8"}
+    assert {single_row(one) for one in made} == {"int8"}
+    assert {library_activations(row, "int8") for row in target.libraries} == {"int8"}
 
 
 @pytest.mark.parametrize("asked", [None, "int8"])
 def test_of_several_libraries_one_without_the_dot_product_keeps_none_from_it(asked):
     target = find_target("cpu-x86-64-v2+v3")
     chosen = choose_activations(target, "q4f16_1", Options(activations=asked))
-    assert [row_activations(row, chosen) for row in target.libraries] == ["float32", "int8"]
-    assert {row_activations(row, "float32") for row in target.libraries} == {"float32"}
+    assert [library_activations(row, chosen) for row in target.libraries] == ["float32", "int8"]
+    assert {library_activations(row, "float32") for row in target.libraries} == {"float32"}
 
 
 @pytest.mark.parametrize("scheme", FLOAT)

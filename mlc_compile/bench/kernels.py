@@ -132,7 +132,7 @@ def measure_kernels(
     profiles: list[Profile] = []
     for manifest, job in campaign.jobs:
         samples = ask_worker(WORKER, job, Samples, progress)
-        arithmetic = choose_library(manifest).activations or manifest.activations
+        arithmetic = manifest.activations_of(choose_library(manifest))
         profiles += _profiles(samples, job, arithmetic, bandwidth[job.threads])
     return KernelBenchmark(
         device=campaign.device,

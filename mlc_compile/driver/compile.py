@@ -37,9 +37,9 @@ from mlc_compile.driver.job import (
     choose_activations,
     choose_kv,
     choose_records,
-    of_one_row,
+    library_activations,
     require_float16,
-    row_activations,
+    single_row,
 )
 from mlc_compile.driver.limits import limits_for
 from mlc_compile.driver.optimize import optimize
@@ -228,7 +228,7 @@ def import_model(job: Job, row: Target) -> "tuple[IRModule, Plan]":
     config = job.subject.config
     mod, names = export(config, tied=config.tie_word_embeddings)
     facts = facts_of(job.quant, job.limits, row)
-    activations = row_activations(row, job.activations)
+    activations = library_activations(row, job.activations)
     plan = Plan(row, job.quant, job.kv, job.limits, names, config.rope, activations, facts)
     return mod, dataclasses.replace(plan, disabled=job.disabled, records=job.chosen(row))
 
@@ -270,7 +270,7 @@ def _manifest(job: Job, made: Sequence[Generated]) -> Manifest:
             for i, (row, one) in enumerate(zip(job.target.libraries, made, strict=True))
         ),
         limits=job.limits,
-        activations=of_one_row(job.activations),
+        activations=single_row(job.activations),
         kv=job.kv,
         kv_kind=job.target.kv,
         vocab_size=job.subject.config.vocab_size,
@@ -283,15 +283,15 @@ def _manifest(job: Job, made: Sequence[Generated]) -> Manifest:
 
 
 def _library(job: Job, priority: int, row: Target, made: Generated) -> Library:
-    many = row_activations(row, job.activations)
-    one, manifest_s = of_one_row(many), of_one_row(job.activations)
+    many = library_activations(row, job.activations)
+    one, default = single_row(many), single_row(job.activations)
     return Library(
         path=row.library,
         requires=row.requires,
         priority=priority,
         linked=made.linked,
         device=made.emitted.needs,
-        activations=None if one == manifest_s else one,
+        activations=None if one == default else one,
         prompts=None if many == one else many,
     )
 

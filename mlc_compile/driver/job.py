@@ -111,7 +111,7 @@ def choose_kv(config: Qwen3Config, target: Target, quant: str, options: Options)
 def choose_activations(target: Target, quant: str, options: Options) -> Activations:
     """What is asked for, or the fastest that one of the target's libraries multiplies codes by.
 
-    The others come as near as they can: see `row_activations`. Raises ConfigError or TargetError
+    The others come as near as they can: see `library_activations`. Raises ConfigError or TargetError
     if what is asked for needs such weights, or such a target.
     """
     asked = options.activations
@@ -140,14 +140,14 @@ def choose_activations(target: Target, quant: str, options: Options) -> Activati
     return asked or (fastest if able else "float32")
 
 
-def row_activations(row: Target, chosen: Activations) -> Activations:
-    """What one library multiplies codes by, of what was chosen for all."""
-    if chosen == "bfloat16" and row.bf16_tiles:
+def library_activations(target: Target, chosen: Activations) -> Activations:
+    """What the library for `target` multiplies codes by, of what was chosen for all."""
+    if chosen == "bfloat16" and target.bf16_tiles:
         return "bfloat16"
-    return "float32" if chosen == "float32" or row.int8_dot is None else "int8"
+    return "float32" if chosen == "float32" or target.int8_dot is None else "int8"
 
 
-def of_one_row(activations: Activations) -> Activations:
+def single_row(activations: Activations) -> Activations:
     """What a library that takes `activations` multiplies a single row as: tiles are for many."""
     return "int8" if activations == "bfloat16" else activations
 

@@ -42,7 +42,7 @@ class _Fuser(Fuser):
         reasons = {
             "it has other readers": self.uses[call.args[0]] > 1,
             f"it is {', '.join(sorted(types))}: kernels take {ops.COMPUTE_DTYPE}": (
-                types != {ops.COMPUTE_DTYPE}
+                not ops.in_compute_dtype(*producer.args)
             ),
         }
         reason = first_reason(reasons)

@@ -134,13 +134,15 @@ def test_a_missing_feature_leaves_the_proof_not_run(edit: Edit, nano_artifact: P
     assert (check.status, "avx9000" in check.reason) == ("not run", True)
 
 
-def checked(error: float) -> Check:
-    status = "pass" if error <= 1 else "fail"
-    return Check(status=status, max_abs_error=error, bound=1.0)
+def checked(error: float, bound: float = 1.0) -> Check:
+    status = "pass" if error <= bound else "fail"
+    return Check(status=status, max_abs_error=error, bound=bound)
 
 
 def test_the_outcome_of_several_libraries_is_the_worst_of_them() -> None:
     assert summed_up({"a.so": checked(0.5), "b.so": checked(0.7)}, []) == checked(0.7)
+    near = checked(0.09, bound=0.1)
+    assert summed_up({"a.so": checked(0.5), "b.so": near}, []) == near
     wrong = summed_up({"a.so": checked(0.5), "b.so": checked(3), "c.so": checked(0.9)}, [])
     assert (wrong.status, wrong.max_abs_error) == ("fail", 3)
     assert wrong.reason.startswith("b.so")
@@ -216,3 +218,11 @@ def test_the_coarsest_rounding_is_what_counts(
     kv = msgspec.structs.replace(manifest.kv, dtype=dtype, layers=6)
     given = msgspec.structs.replace(manifest, kv=kv, activations=activations)
     assert allowed_share(given) == expected
+
+
+def test_each_library_is_held_to_its_own_rounding(nano_artifact: Path) -> None:
+    manifest = msgspec.structs.replace(read_manifest(nano_artifact, Manifest), activations="int8")
+    (library,) = manifest.libraries
+    exact = msgspec.structs.replace(library, activations="float32")
+    assert allowed_share(manifest, library) == allowed_share(manifest)
+    assert allowed_share(manifest, exact) == BOUNDS["float16"] < allowed_share(manifest)

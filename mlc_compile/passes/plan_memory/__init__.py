@@ -77,8 +77,8 @@ class FunctionMemory(msgspec.Struct, frozen=True, kw_only=True):
 class PlanMemory:
     """`arena`: whether kernels take tensors that begin inside a storage.
 
-    `in_place`: whether one may write over an argument that dies; WebGPU binds a buffer for writing
-    alone.
+    `in_place`: whether a kernel's result may take the place of an argument that dies. Not on
+    WebGPU, which binds no buffer both for reading and for writing.
     """
 
     arena: bool

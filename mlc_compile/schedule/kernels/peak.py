@@ -36,7 +36,7 @@ class Sums:
         return TASKS * ROUNDS * DEPTH * self.rows * self.blocks
 
 
-class Floats:
+class FloatSums:
     """What a DotProduct is for integers, for float32."""
 
     def sums(self, count: int) -> v.Registers:
@@ -63,7 +63,7 @@ def peak(tile: Sums, dot: DotProduct | None) -> tirx.PrimFunc:
 
     Integers by `dot`, four to an int32; without it float32. Sums of 16 bits wrap.
     """
-    dtype, unit = (v.F32, Floats()) if dot is None else ("int32", dot)
+    dtype, unit = (v.F32, FloatSums()) if dot is None else ("int32", dot)
     count = tile.rows * tile.blocks
     with v.kernel() as builder:
         x = v.argument("x", (DEPTH, tile.rows), dtype)

@@ -74,7 +74,10 @@ def step(a: Attention, kv: FlatKV, target: Target, tile: Tile | None = None) -> 
 
 
 def most_runs(splits: int, cores: int) -> Expr:
-    """Of a task's pages: `splits` on up to `cores` threads; on more, in proportion."""
+    """Of a task's pages: `splits` on up to `cores` threads; on more, in proportion.
+
+    So the last bits of an output are the same on any number of threads up to `cores`, not beyond.
+    """
     shared = splits * tirx.call_packed("runtime.NumThreads")
     in_proportion = (shared + (cores - 1)) // cores
     return tirx.max(tirx.min(in_proportion, GROWTH * splits), splits)
