@@ -111,8 +111,8 @@ def choose_kv(config: Qwen3Config, target: Target, quant: str, options: Options)
 def choose_activations(target: Target, quant: str, options: Options) -> Activations:
     """What is asked for, or the fastest that one of the target's libraries multiplies codes by.
 
-    The others come as near as they can: see `library_activations`. Raises ConfigError or TargetError
-    if what is asked for needs such weights, or such a target.
+    The others come as near as they can: see `library_activations`. Raises ConfigError or
+    TargetError if what is asked for needs such weights, or such a target.
     """
     asked = options.activations
     if not has_codes(find_scheme(quant)):
