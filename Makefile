@@ -9,7 +9,8 @@ BIN := $(VENV)/bin
 PROMPT ?= The function returns
 DEMO := dist/tiny-qwen3-q4f16_1/cpu
 WORKERS ?= auto
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+# Workers share the CPUs: threads of BLAS would wait for those of another's.
+PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 # The first interpreter that is new enough and can make a virtual environment.
 # PYTHON=/path/to/python overrules the list.

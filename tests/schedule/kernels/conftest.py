@@ -114,18 +114,18 @@ def attend_exactly(
     factor exp(2 e), and exp, the sums over n tokens and the running rescaling add a few eps.
     """
     (_, h_q, d), n = q.shape, length + q.shape[0]
-    k, v = (a.repeat(h_q // a.shape[1], axis=1) for a in (k, v))
-    q = q.astype(np.float64)
-    scores = np.einsum("mhd,nhd->hmn", q, k) / np.sqrt(d)
-    magnitude = np.einsum("mhd,nhd->hmn", np.abs(q), np.abs(k)) / np.sqrt(d)
+    k, v = (a.repeat(h_q // a.shape[1], axis=1).swapaxes(0, 1) for a in (k, v))  # [h_q, n, d]
+    q, across = q.astype(np.float64).swapaxes(0, 1), k.swapaxes(1, 2)
+    scores = q @ across / np.sqrt(d)
+    magnitude = np.abs(q) @ np.abs(across) / np.sqrt(d)
     doubt = doubt + (d + 4) * EPS * magnitude
     hidden = np.arange(n)[None] > np.arange(length, n)[:, None]
     scores[:, hidden], doubt[:, hidden] = -np.inf, 0
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
     share = np.expm1(2 * doubt.max(axis=-1)) + (n + 40) * EPS  # [h, m]
-    largest = np.einsum("hmn,nhd->mhd", weights, np.abs(v))
-    return np.einsum("hmn,nhd->mhd", weights, v), share.T[..., None] * largest + 1e-30
+    o, largest = weights @ v, weights @ np.abs(v)
+    return o.swapaxes(0, 1), (share[..., None] * largest).swapaxes(0, 1) + 1e-30
 
 
 @pytest.fixture(scope="session")

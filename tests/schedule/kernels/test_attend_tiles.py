@@ -100,8 +100,8 @@ def check(near, near_rounded):
         cache, q = filled(shape, length + m, seed), queries(shape, m, seed)
         got = run(q, cache, length)
         keys, values = cache.tokens(length + m)
-        read = np.abs(keys).repeat(shape.h_q // shape.h_kv, axis=1)
-        magnitude = np.einsum("mhd,nhd->hmn", np.abs(q), read) / np.sqrt(shape.d)
+        read = np.abs(keys).repeat(shape.h_q // shape.h_kv, axis=1).transpose(1, 2, 0)
+        magnitude = np.abs(q).swapaxes(0, 1) @ read / np.sqrt(shape.d)
         doubt = ((1 + HALF) ** 2 - 1) * magnitude + OFF
         near(got, q, keys, values, length, times=2, doubt=doubt)
         near_rounded(got, q, cache, length)
