@@ -24,6 +24,7 @@ from mlc_compile.cli.build import build
 from mlc_compile.cli.cache import CACHE_COMMANDS
 from mlc_compile.cli.chat import chat
 from mlc_compile.cli.compile import compile_
+from mlc_compile.cli.console import tell_error
 from mlc_compile.cli.convert import convert
 from mlc_compile.cli.device_server import device_server
 from mlc_compile.cli.doctor import doctor
@@ -138,7 +139,7 @@ def invoke(arguments: list[str]) -> int:
         path = e.filename2 or e.filename  # of two the second, which was to be written
         where = f"{path}: " if path else ""
         reason = e.strerror or str(e)
-        told = where + reason.lower(), _remedy(e, arguments)
+        told = where + reason[:1].lower() + reason[1:], _remedy(e, arguments)
         return _fail(arguments, e, told, EnvironmentError_.exit_code)
     return _interrupted(arguments) if code == INTERRUPTED else code or 0
 
@@ -149,24 +150,23 @@ def _fail(arguments: list[str], error: BaseException, told: tuple[str, str], exi
     if _wants_traceback(arguments):
         traceback.print_exception(error)
     if "--json" in arguments:
-        return _object(message, hint, exit_code)
-    sys.stderr.write(f"error: {message}\n")
-    if hint:
-        sys.stderr.write(f" hint: {hint}\n")
+        _tell_object(message, hint, exit_code)
+    else:
+        tell_error(message, hint)
     return exit_code
 
 
-def _object(message: str, hint: str, exit_code: int) -> int:
+def _tell_object(message: str, hint: str, exit_code: int) -> None:
     """With `--json` the last line on stderr of whatever failed, and with `--quiet` the only one."""
     record = {"error": message, "hint": hint, "exit_code": exit_code}
     sys.stderr.write(json.dumps(record) + "\n")
-    return exit_code
 
 
 def _interrupted(arguments: list[str]) -> int:
     if "--json" in arguments:
-        return _object("interrupted", "", INTERRUPTED)
-    sys.stderr.write("interrupted\n")
+        _tell_object("interrupted", "", INTERRUPTED)
+    else:
+        sys.stderr.write("interrupted\n")
     return INTERRUPTED
 
 
@@ -212,10 +212,13 @@ def _wants_traceback(arguments: list[str]) -> bool:
 def _name_of_command(arguments: list[str]) -> list[str]:
     """Its words, such as `["cache", "stats"]`: those that are there."""
     name = next((a for a in arguments if a in COMMANDS or a in GROUPS), None)
-    if name not in GROUPS:
-        return [] if name is None else [name]
-    members = (a for a in arguments[arguments.index(name) + 1 :] if a in GROUPS[name][1])
-    return [name, *[*members][:1]]
+    if name is None:
+        return []
+    if name in COMMANDS:
+        return [name]
+    after = arguments[arguments.index(name) + 1 :]
+    member = next((a for a in after if a in GROUPS[name][1]), None)
+    return [name] if member is None else [name, member]
 
 
 def _print_version(wanted: bool) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mlc_compile.cli.console import Output, output_options, plain_table
+from mlc_compile.cli.console import Output, count, output_options, plain_table
 from mlc_compile.cli.values import numbers
 from mlc_compile.errors import ConfigError
 
@@ -116,11 +116,11 @@ def _title(benchmark: "Benchmark", *, several: bool) -> Iterator[str]:
     device, plan = benchmark.device, benchmark.plan
     if not several:
         yield benchmark.artifacts[0].artifact
-    yield f"{device.cpu}, {_count(device.cores, 'core')}"
+    yield f"{device.cpu}, {count(device.cores, 'core')}"
     for name in sorted({load.device for load in benchmark.loads if load.device}):
         yield f"computes on {name}"
     rates = (
-        f"{rate / 1e9:.1f} GB/s with {_count(threads, 'thread')}"
+        f"{rate / 1e9:.1f} GB/s with {count(threads, 'thread')}"
         for threads, rate in device.bandwidth_bytes_s.items()
     )
     yield f"reads {', '.join(rates)}; median of {plan.repeats} after {plan.warm_up}{_turns(plan)}"
@@ -170,7 +170,7 @@ def _profile_table(profile: "Profile") -> "Table":
     noisy = "; noisy: the two are far apart" if profile.noisy else ""
     table.title = (
         f"{profile.artifact}\n"
-        f"{unit} at depth {profile.depth}, {_count(profile.threads, 'thread')}\n"
+        f"{unit} at depth {profile.depth}, {count(profile.threads, 'thread')}\n"
         f"{_milliseconds(profile.seconds)}, {_milliseconds(profile.watched_seconds)} watched "
         f"(with each kernel timed, as below){noisy}"
     )
@@ -221,10 +221,6 @@ def _share(share: float | None, *, in_cache: bool) -> str:
 
 def _speed(tok_s: float) -> str:
     return f"{tok_s:.0f}" if tok_s >= 1000 else f"{tok_s:.1f}"
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _milliseconds(seconds: float) -> str:

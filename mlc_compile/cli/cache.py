@@ -18,6 +18,7 @@ from mlc_compile.cli.options import (
     KVType,
     MemoryBudget,
     Model,
+    OldSizeToKeep,
     PrefillChunk,
     SizeToKeep,
     TargetQuant,
@@ -145,12 +146,14 @@ def gc(
     output: Output,
     *,
     cache_size: SizeToKeep = CACHE_SIZE,
+    max_size: OldSizeToKeep = None,
 ) -> None:
     """Remove least recently used entries until the cache fits --cache-size.
 
     Tuning records are kept, whatever their size, without those that are damaged or repeated.
     """
-    removed = _opened(output).collect(size(cache_size, "--cache-size"))
+    limit = size(cache_size, "--cache-size") if max_size is None else size(max_size, "--max-size")
+    removed = _opened(output).collect(limit)
     lines = open_records(output.cache_dir).compact()
     nbytes = sum(entry.nbytes for entry in removed)
     value = {

@@ -1,38 +1,32 @@
 """`mlc-compile chat`: a conversation, in the form that the model was trained on."""
 
-import importlib
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from mlc_compile.cli.console import Output, output_options
-from mlc_compile.cli.options import (
-    NOT_UTF8,
-    Artifact,
-    FrequencyPenalty,
-    MinP,
-    PresencePenalty,
-    RepetitionPenalty,
-    Seed,
-    Stop,
-    Threads,
-    TopK,
-    TopP,
-)
+from mlc_compile.cli.console import Output, count, output_options, tell_error
+from mlc_compile.cli.options import NOT_UTF8, Artifact, Stop, Threads
+from mlc_compile.cli.sampling import sampling_options
+from mlc_compile.cli.turns import read_turns
 from mlc_compile.errors import ConfigError
 
 if TYPE_CHECKING:
+    from mlc_compile.runtime.conversation import Conversation
+    from mlc_compile.runtime.generate import Generation
+    from mlc_compile.runtime.sampler import Asked
     from mlc_compile.runtime.template import Message
 
 CLEAR: Final = "/clear"
 
 
 @output_options
+@sampling_options(left_open="the model's advice")
 def chat(
     output: Output,
     artifact: Artifact,
@@ -48,18 +42,8 @@ def chat(
             min=1, help="Maximum tokens of an answer.", show_default="until the context is full"
         ),
     ] = None,
-    temperature: Annotated[
-        float | None,
-        typer.Option(help="0 always takes the likeliest token.", show_default="the model's advice"),
-    ] = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    min_p: MinP = None,
-    presence_penalty: PresencePenalty = None,
-    frequency_penalty: FrequencyPenalty = None,
-    repetition_penalty: RepetitionPenalty = None,
+    sampling: "Asked",
     stop: Stop = None,
-    seed: Seed = None,
     threads: Threads = None,
     thinking: Annotated[
         bool | None, typer.Option("--think/--no-think", help="Whether to reason first.")
@@ -74,45 +58,47 @@ def chat(
     from mlc_compile.runtime.session import open_session
     from mlc_compile.runtime.stop_texts import StopTexts
 
-    manner = Manner(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        thinking=thinking,
-        min_p=min_p,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        repetition_penalty=repetition_penalty,
-        stop_texts=StopTexts(tuple(stop or ())),
-    )
+    manner = Manner(max_tokens, sampling, thinking, StopTexts(tuple(stop or ())))
     conversation = Conversation(open_session(artifact, threads), manner, system)
     talking = prompt is None and sys.stdin.isatty()
     if talking:
         output.story("Ctrl-C ends an answer, Ctrl-D the chat")
-
-    def forgotten(messages: "list[Message]") -> None:
-        output.story(f"the context is full: forgot the oldest {len(messages) // 2} questions")
-
-    answers = []
-    for turn in _turns(prompt, output):
-        if talking and turn.strip() == CLEAR:
-            conversation.clear()
-            continue
-        try:
-            with _interruptible(talking) as interrupted:
-                told = forgotten if talking else None
-                answers.append(conversation.ask(turn, output.stream, interrupted, told))
-        except ConfigError as e:
-            if not talking:
-                raise
-            output.story(f"error: {e}\n hint: {e.hint}")
-            continue
-        output.stream("\n")
-        output.story(answers[-1].told())
+    answers = [*_talk(conversation, _turns(prompt, output), output, talking=talking)]
     if output.json:
         output.result({"messages": conversation.messages, "answers": answers})
+
+
+def _talk(
+    conversation: "Conversation", turns: Iterator[str], output: Output, *, talking: bool
+) -> "Iterator[Generation]":
+    """The answers to `turns`, written as they come; `talking`: to somebody at a terminal."""
+    for turn in turns:
+        if talking and turn.strip() == CLEAR:
+            conversation.clear()
+        elif (answer := _answer(conversation, turn, output, talking=talking)) is not None:
+            output.stream("\n")
+            output.story(answer.told())
+            yield answer
+
+
+def _answer(
+    conversation: "Conversation", turn: str, output: Output, *, talking: bool
+) -> "Generation | None":
+    """None where somebody asks what has no answer: they are told why, and may ask again."""
+    on_forgotten = partial(_tell_forgotten, output) if talking else None
+    try:
+        with _interruptible(talking) as interrupted:
+            return conversation.ask(turn, output.stream, interrupted, on_forgotten)
+    except ConfigError as e:
+        if not talking:
+            raise
+        tell_error(str(e), e.hint)
+        return None
+
+
+def _tell_forgotten(output: Output, messages: "list[Message]") -> None:
+    questions = count(len(messages) // 2, "question")
+    output.story(f"the context is full: forgot {questions} from the beginning")
 
 
 @contextmanager
@@ -138,8 +124,6 @@ def _interruptible(talking: bool) -> Iterator[Callable[[], bool]]:
 
 def _turns(prompt: str | None, output: Output) -> Iterator[str]:
     """What the user says, blank turns left out."""
-    from mlc_compile.runtime.turns import read_turns
-
     if prompt is not None:
         return iter([prompt] if prompt.strip() else [])
     return read_turns(_typed(output) if sys.stdin.isatty() else _piped)
@@ -155,7 +139,8 @@ def _piped(_mark: str) -> str:
 def _typed(output: Output) -> Callable[[str], str]:
     """Reads lines from a terminal. Where stdout is no terminal it holds answers alone."""
     with suppress(ImportError):
-        readline = importlib.import_module("readline")  # `input` then lets the line be edited
+        import readline  # `input` then lets the line be edited
+
         readline.parse_and_bind("set enable-bracketed-paste on")  # lines pasted are one turn
 
     def read_line(mark: str) -> str:

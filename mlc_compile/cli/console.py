@@ -12,14 +12,11 @@ rich is imported where it draws, so that `--help` of a command costs little.
 
 import functools
 import inspect
-import os
-import stat
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Concatenate, Final, ParamSpec, get_args
 
@@ -27,8 +24,8 @@ import typer
 from typer.models import ParameterInfo
 
 from mlc_compile.artifact import pretty_json
-from mlc_compile.cli.usage import place
-from mlc_compile.errors import EnvironmentError_
+from mlc_compile.cli.cache_dir import default_cache_dir
+from mlc_compile.cli.values import place
 from mlc_compile.progress import SILENT, Progress
 
 if TYPE_CHECKING:
@@ -43,39 +40,7 @@ CACHE_VARIABLE: Final = "MLC_COMPILE_CACHE"
 P = ParamSpec("P")
 
 
-def default_cache_dir() -> Path:
-    """Where caches go when neither the option nor the variable says: XDG's place for them."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    if not base and os.environ.get("HOME") == "":
-        return _homeless()
-    try:
-        return (Path(base) if base else Path.home() / ".cache") / "mlc_compile"
-    except RuntimeError:  # no HOME, and a user without an entry: usual in containers
-        return _homeless()
-
-
-def _homeless() -> Path:
-    """A directory among the temporary ones that nobody else can write to.
-
-    A cache holds libraries, which are loaded: somebody else's would run as us.
-    """
-    path = Path(tempfile.gettempdir()) / f"mlc_compile-{os.getuid()}"
-    with suppress(OSError):  # it is there; or there can be none, which costs a build a sentence
-        path.mkdir(mode=0o700)
-    try:
-        found = path.lstat()
-    except FileNotFoundError:
-        return path
-    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-    if not ours or found.st_mode & 0o077:
-        raise EnvironmentError_(
-            f"{path}, where the cache goes without a home directory, is not this user's alone",
-            hint="make it a directory of yours with mode 0700, or name another with --cache-dir",
-        )
-    return path
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: one would be missing for what is cached
 class Output:
     """Where one command's words go, and the options that every command shares."""
 
@@ -83,7 +48,7 @@ class Output:
     quiet: bool = False
     cache: Path | None = None  # as asked for
 
-    @property
+    @cached_property
     def cache_dir(self) -> Path:
         """Where build cache and tuning records are; EnvironmentError_ if no place is safe."""
         return self.cache or default_cache_dir()
@@ -121,6 +86,11 @@ class Output:
             yield Bars(bars)
 
 
+def tell_error(message: str, hint: str) -> None:
+    """What is wrong and, if anything is known, what to do: on stderr, with `--quiet` too."""
+    sys.stderr.write(f"error: {message}\n" + (f" hint: {hint}\n" if hint else ""))
+
+
 class Bars:
     """`mlc_compile.progress.Progress` drawn by rich: a line per stage, the last one moving."""
 
@@ -149,6 +119,11 @@ def plain_table(*headers: str, folding: Sequence[str] = (), dropped: Sequence[st
     from mlc_compile.cli.table import PlainTable, Yielding
 
     return PlainTable(headers, Yielding(folding, dropped))
+
+
+def count(number: int, thing: str) -> str:
+    """`1 core`, `2 cores`."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def timings(seconds: Mapping[str, float]) -> str:

@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from mlc_compile.emit.probe import Ability
-    from mlc_compile.target import Target
+    from mlc_compile.target import Backend, Target
 
 OPTIONAL: Final = {  # distribution -> what it is for, and the command that brings it
     "ziglang": ("links for other machines", "pip install 'mlc_compile[cross]'"),
@@ -115,15 +115,22 @@ def emit_finding(
     return Finding("emit", row.name, bad, f"{EMITS[able.emit]}: {detail}", fix)
 
 
-def devices_of(row: "Target") -> str:
-    """The names of this machine's devices for a backend whose drivers can be asked; else ""."""
-    if row.backend != "vulkan":
-        return ""
+def vulkan_devices() -> str:
+    """Their names; "" where there is none to ask."""
     from mlc_compile.emit.vulkan.devices import devices, missing
 
-    found = () if missing() else devices()
-    assert not isinstance(found, str), "something was missing"
-    return ", ".join(one.name for one in found)
+    found = devices() if missing() is None else ""
+    return "" if isinstance(found, str) else ", ".join(one.name for one in found)
+
+
+# Backends whose drivers tell what this machine has.
+DEVICES: "Final[dict[Backend, Callable[[], str]]]" = {"vulkan": vulkan_devices}
+
+
+def devices_of(row: "Target") -> str:
+    """The names of this machine's devices for a backend whose drivers can be asked; else ""."""
+    look = DEVICES.get(row.backend)
+    return "" if look is None else look()
 
 
 def run_finding(able: "Ability", devices: str = "") -> Finding:

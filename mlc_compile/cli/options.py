@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
-from mlc_compile.cli.usage import filled
-from mlc_compile.cli.values import size
+from mlc_compile.cli.values import filled, size
 from mlc_compile.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,51 +37,9 @@ Threads = Annotated[
     int | None,
     typer.Option(min=1, help="Threads to compute with.", show_default="the fast physical cores"),
 ]
-TopK = Annotated[
-    int | None,
-    typer.Option(help="Sample among the k likeliest; 0: all.", show_default="the model's advice"),
-]
-TopP = Annotated[
-    float | None,
-    typer.Option(
-        help="Sample among the likeliest that make up this share.",
-        show_default="the model's advice",
-    ),
-]
-MinP = Annotated[
-    float | None,
-    typer.Option(
-        "--min-p",
-        help="Leave out what is less likely than this share of the likeliest token.",
-        show_default="the model's advice",
-    ),
-]
-PresencePenalty = Annotated[
-    float | None,
-    typer.Option(
-        help="Taken off the logit of every token generated before, -2 to 2.",
-        show_default="the model's advice",
-    ),
-]
-FrequencyPenalty = Annotated[
-    float | None,
-    typer.Option(help="The same for each time that it was.", show_default="the model's advice"),
-]
-RepetitionPenalty = Annotated[
-    float | None,
-    typer.Option(
-        help="Divides the logit of every token of prompt and answer, 0.1 to 10; 1: none.",
-        show_default="the model's advice",
-    ),
-]
 Stop = Annotated[
     list[str] | None,
     typer.Option("--stop", metavar="TEXT", help="End before this text; may be repeated."),
-]
-MaxTokens = Annotated[int, typer.Option(min=1, help="Maximum tokens to generate.")]
-Seed = Annotated[
-    int | None,
-    typer.Option(help="Seed of the sampler: equal seeds, equal text.", show_default="random"),
 ]
 Model = Annotated[
     str,
@@ -230,12 +187,14 @@ SizeToKeep = Annotated[
     str,
     typer.Option(
         "--cache-size",
-        "--max-size",
         metavar="SIZE",
         envvar=CACHE_SIZE_VARIABLE,
         callback=_checked_size,
         help="Size to shrink the build cache to, such as 10GiB.",
     ),
+]
+OldSizeToKeep = Annotated[
+    str | None, typer.Option("--max-size", metavar="SIZE", hidden=True)  # its name before
 ]
 
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 import typer
@@ -27,18 +26,6 @@ INSTEAD: Final = {  # of an empty path, by what the help calls it
     "MODEL": "give a model directory, or . for this one",
     "DIR": "give an artifact's directory, or . for this one",
 }
-
-
-def filled(text: str) -> str:
-    """`text`, which names a place: an empty one would silently be the current directory."""
-    if text == "":
-        raise ValueError(text)  # typer knows whose value it is: see `explained`
-    return text
-
-
-def place(text: str | Path) -> Path:
-    """A path that a person gave, or a default; ValueError for an empty one."""
-    return Path(text) if isinstance(text, Path) else Path(filled(text))
 
 
 def explained(

@@ -17,7 +17,6 @@ UNITS: Final[dict[str, int]] = {  # bytes, by the unit in capitals
     **{prefix: 1024**i for i, prefix in enumerate(PREFIXES, 1)},
 }
 DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|)")
-TIMES: Final = "90s, 20m or 1h"
 SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -37,6 +36,18 @@ def size(text: str, option: str) -> int:
             hint=f"for example {example}10GiB, or 10GB; units are B, kB to TB and KiB to TiB",
         )
     return round(Decimal(found["number"]) * UNITS[found["unit"].upper()])
+
+
+def filled(text: str) -> str:
+    """`text`, which names a place: an empty one would silently be the current directory."""
+    if text == "":
+        raise ValueError(text)  # typer knows whose value it is: see `explained`
+    return text
+
+
+def place(text: str | Path) -> Path:
+    """A path that a person gave, or a default; ValueError for an empty one."""
+    return Path(text) if isinstance(text, Path) else Path(filled(text))
 
 
 def require_directory_of(path: Path, name: str) -> None:
@@ -62,11 +73,12 @@ def numbers(text: str, option: str, example: str = "128,512") -> tuple[int, ...]
 def duration(text: str, option: str) -> float:
     """`"20m"` -> 1200.0; ConfigError for what is no time, or none at all."""
     found = DURATION.fullmatch(text.strip())
+    hint = f"for example {option} 20m, or 1h; units are s, m and h"
     if found is None:
-        raise ConfigError(f"{option} must be a time, got {text!r}", hint=TIMES)
+        raise ConfigError(f"{option} must be a time, got {text!r}", hint=hint)
     if not found[2]:
-        raise ConfigError(f"{option} needs a unit, got {text!r}", hint=TIMES)
+        raise ConfigError(f"{option} needs a unit, got {text!r}", hint=hint)
     seconds = float(found[1]) * SECONDS[found[2]]
     if seconds <= 0:
-        raise ConfigError(f"{option} must be more than zero", hint=TIMES)
+        raise ConfigError(f"{option} must be more than zero", hint=hint)
     return seconds

@@ -5,6 +5,7 @@ then the reference logits are computed from what was written. Memory stays a few
 thread, whatever the model's size.
 """
 
+import errno
 import hashlib
 import math
 import shutil
@@ -39,7 +40,7 @@ from mlc_compile.driver.proof import write_proof
 from mlc_compile.driver.storage import Storage, storage_of
 from mlc_compile.driver.subject import Subject, read_subject, require_weights
 from mlc_compile.driver.texts import write_texts
-from mlc_compile.errors import CheckpointError, ConfigError, EnvironmentError_
+from mlc_compile.errors import CheckpointError, ConfigError
 from mlc_compile.model.weights import EMBEDDING, HEAD, weight_specs
 from mlc_compile.progress import SILENT, Progress
 from mlc_compile.quant import find_scheme, part_name
@@ -85,7 +86,7 @@ def convert(
 
     Nothing is left at `out` if this fails or is interrupted, and an earlier result stays.
     Raises ConfigError (no such scheme, weights beyond its range), CheckpointError, and
-    EnvironmentError_ where the disk is too small. `threads` defaults to the cores we may use.
+    OSError (ENOSPC) where the disk is too small. `threads` defaults to the cores we may use.
     """
     find_scheme(quant)
     progress.step("reading the checkpoint")
@@ -161,10 +162,8 @@ def _check_space(scratch: Path, shards: tuple[Shard, ...]) -> None:
     needed = sum(shard.nbytes for shard in shards)
     free = shutil.disk_usage(scratch).free
     if needed > free:
-        raise EnvironmentError_(
-            f"the weights need {needed >> 20} MiB, their disk has {free >> 20} MiB free",
-            hint="free some space or choose another directory with -o",
-        )
+        told = f"the weights need {needed >> 20} MiB, but {free >> 20} MiB are free"
+        raise OSError(errno.ENOSPC, told, str(scratch))  # `staged` names the output instead
 
 
 def _row_blocks(storage: Storage) -> Iterator[tuple[Storage, int, int]]:

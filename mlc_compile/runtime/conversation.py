@@ -1,7 +1,7 @@
 """Turns of a chat: render all of them, compute only what the cache does not hold yet."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -9,13 +9,13 @@ import msgspec
 from mlc_compile.errors import ConfigError
 from mlc_compile.runtime.defaults import CONFIG, model_sampling, read_fields, stop_tokens
 from mlc_compile.runtime.generate import Generation, Request, generate, never
-from mlc_compile.runtime.sampler import Sampling
+from mlc_compile.runtime.sampler import NOTHING_ASKED, Asked
 from mlc_compile.runtime.session import Session
 from mlc_compile.runtime.stop_texts import NO_STOP_TEXTS, StopTexts
 from mlc_compile.runtime.template import Message, read_template, without_half_thought
 
-# Parts of the context: what an answer must find free, and what forgetting then frees. If they
-# were the same, each further question would forget, and compute the rest anew.
+# The context divided by these is what an answer must find free, and what forgetting then frees.
+# If they were the same, each further question would forget, and compute the rest anew.
 NEEDED, FREED = 4, 2
 PAIR: Final = 2  # messages: a question and its answer
 
@@ -25,15 +25,8 @@ class Manner:
     """How the assistant answers; None leaves it to the model's files."""
 
     max_tokens: int | None = None  # None: until the context is full
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    seed: int | None = None
+    sampling: Asked = NOTHING_ASKED
     thinking: bool | None = None
-    min_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
     stop_texts: StopTexts = NO_STOP_TEXTS
 
 
@@ -55,7 +48,7 @@ class Conversation:
         self._manner = manner
         self._template = read_template(session.directory)
         self._stop = stop_tokens(session.directory)
-        self._sampling = _sampling(model_sampling(session.directory), manner)
+        self._sampling = manner.sampling.over(model_sampling(session.directory))
         self.clear()
 
     def clear(self) -> None:
@@ -131,9 +124,3 @@ class Reach(msgspec.Struct, frozen=True):
     """Of config.json, how far the model itself goes."""
 
     max_position_embeddings: int = 0
-
-
-def _sampling(advised: Sampling, manner: Manner) -> Sampling:
-    """What the manner leaves open, as advised."""
-    asked = {field.name: getattr(manner, field.name) for field in fields(Sampling)}
-    return replace(advised, **{name: v for name, v in asked.items() if v is not None})

@@ -8,6 +8,7 @@ import msgspec
 
 from mlc_compile.artifact import CHAT_CONFIG
 from mlc_compile.errors import DamageError
+from mlc_compile.runtime.ranges import RANGES
 from mlc_compile.runtime.sampler import Sampling
 
 GENERATION_CONFIG: Final = "generation_config.json"
@@ -26,14 +27,14 @@ class Advice(msgspec.Struct, frozen=True):
     """Of generation_config.json, how to sample; the defaults are transformers' own."""
 
     do_sample: bool | None = None
-    temperature: Annotated[float, msgspec.Meta(ge=0)] | None = None
-    top_k: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
-    min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    temperature: Annotated[float, RANGES["temperature"].meta] | None = None
+    top_k: Annotated[int, RANGES["top_k"].meta] | None = None
+    top_p: Annotated[float, RANGES["top_p"].meta] | None = None
+    min_p: Annotated[float, RANGES["min_p"].meta] | None = None
+    repetition_penalty: Annotated[float, RANGES["repetition_penalty"].meta] | None = None
     # Not transformers' fields, but MLC reads them here.
-    presence_penalty: Annotated[float, msgspec.Meta(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, msgspec.Meta(ge=-2, le=2)] | None = None
-    repetition_penalty: Annotated[float, msgspec.Meta(ge=0.1, le=10)] | None = None
+    presence_penalty: Annotated[float, RANGES["presence_penalty"].meta] | None = None
+    frequency_penalty: Annotated[float, RANGES["frequency_penalty"].meta] | None = None
 
     def sampling(self) -> Sampling:
         """Greedy unless the authors advise to sample; penalties hold either way."""

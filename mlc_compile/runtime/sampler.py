@@ -7,7 +7,7 @@ know neither penalties nor min-p: a `host_only` sampling needs the logits here.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from mlc_compile.errors import ConfigError
 from mlc_compile.runtime.penalties import Penalties
+from mlc_compile.runtime.ranges import RANGES
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -25,17 +26,6 @@ FIRST_LOOK: Final = 256  # candidates sorted before asking whether they carry to
 WIDEN: Final = 16
 GROUP: Final = 64  # logits of which the largest alone is looked at first
 ROUGH: Final = 4e-6  # most that a mass in float32 is off, as a share of it
-
-RANGES: Final = {  # what each must be, and what its edge means
-    "temperature": ("0 or more", "0 chooses greedily"),
-    "top-k": ("0 or more", "0 leaves every token in"),
-    "top-p": ("above 0 and at most 1", "1 leaves every token in"),
-    "min-p": ("from 0 to 1", "0 leaves every token in"),
-    "presence-penalty": ("from -2 to 2", "0 changes nothing"),
-    "frequency-penalty": ("from -2 to 2", "0 changes nothing"),
-    "repetition-penalty": ("from 0.1 to 10", "1 changes nothing"),
-    "seed": ("0 or more", "left out: another text each time"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +46,15 @@ class Sampling:
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a value outside its range."""
-        holds = {
-            "temperature": self.temperature >= 0,
-            "top-k": self.top_k >= 0,
-            "top-p": 0 < self.top_p <= 1,
-            "min-p": 0 <= self.min_p <= 1,
-            "presence-penalty": -2 <= self.presence_penalty <= 2,
-            "frequency-penalty": -2 <= self.frequency_penalty <= 2,
-            "repetition-penalty": 0.1 <= self.repetition_penalty <= 10,
-            "seed": self.seed is None or self.seed >= 0,
+        given = asdict(self)
+        broken = {
+            name.replace("_", "-"): allowed
+            for name, allowed in RANGES.items()
+            if given[name] is not None and given[name] not in allowed
         }
-        broken = [name for name, good in holds.items() if not good]
         if broken:
-            rules = (f"{name} must be {RANGES[name][0]}" for name in broken)
-            hints = (f"{name} {RANGES[name][1]}" for name in broken)
+            rules = (f"{name} must be {allowed.rule}" for name, allowed in broken.items())
+            hints = (f"{name} {allowed.remark}" for name, allowed in broken.items())
             raise ConfigError("; ".join(rules), hint="; ".join(hints))
 
     @property
@@ -84,6 +69,29 @@ class Sampling:
 
 
 GREEDY: Final = Sampling()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What somebody asks of `Sampling`; None leaves it open."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+
+    def over(self, advised: Sampling) -> Sampling:
+        """`advised` with what is asked in its place; ConfigError for a value outside its range."""
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        return replace(advised, **given)
+
+
+NOTHING_ASKED: Final = Asked()
+
 
 FLOAT32: Final = np.finfo(np.float32)
 BELOW_ONE: Final = 1 - float(FLOAT32.epsneg)  # the largest float32 that is less than 1

@@ -2,9 +2,6 @@
 
 import inspect
 import json
-import os
-import stat
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -12,8 +9,7 @@ import pytest
 import typer
 
 from mlc_compile.cli import console
-from mlc_compile.cli.console import Bars, Output, default_cache_dir, output_options, plain_table
-from mlc_compile.errors import EnvironmentError_
+from mlc_compile.cli.console import Bars, Output, count, output_options, plain_table, tell_error
 from mlc_compile.progress import SILENT
 
 
@@ -76,6 +72,18 @@ def test_a_table_in_a_pipe_is_neither_folded_nor_cut(capsys):
     assert "y" * 300 in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("hint", "told"), [("mend it", "error: torn\n hint: mend it\n"), ("", "error: torn\n")]
+)
+def test_an_error_is_told_with_its_hint_if_it_has_one(capsys, hint, told):
+    tell_error("torn", hint)
+    assert capsys.readouterr().err == told
+
+
+def test_one_thing_is_singular():
+    assert [count(n, "core") for n in (0, 1, 2)] == ["0 cores", "1 core", "2 cores"]
+
+
 def test_streamed_text_waits_for_the_object_with_json(capsys):
     Output(json=True).stream("word")
     Output().stream("word")
@@ -125,55 +133,6 @@ def test_where_caches_go(monkeypatch, options, variable, expected):
     app.command()(look)
     app(options, standalone_mode=False)
     assert seen == [expected]
-
-
-def test_without_a_home_caches_go_to_the_temporary_directory(monkeypatch, nowhere):
-    def homeless():
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.delenv("HOME")
-    monkeypatch.setattr(Path, "home", homeless)
-    assert default_cache_dir() == nowhere
-
-
-@pytest.fixture
-def nowhere(monkeypatch, tmp_path):
-    """Where caches go for who has no home."""
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setenv("HOME", "")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path / f"mlc_compile-{os.getuid()}"
-
-
-def test_an_empty_home_is_as_good_as_none(nowhere):
-    for _ in range(2):  # the second time it is there
-        assert default_cache_dir() == nowhere
-        assert stat.S_IMODE(nowhere.lstat().st_mode) == 0o700
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        pytest.param(lambda path: path.mkdir() or path.chmod(0o770), id="writable by others"),
-        pytest.param(lambda path: path.symlink_to(path.parent), id="a link"),
-        pytest.param(Path.touch, id="a file"),
-    ],
-)
-def test_a_cache_that_another_user_may_have_put_there_is_refused(nowhere, make):
-    make(nowhere)
-    with pytest.raises(EnvironmentError_, match="is not this user's alone") as e:
-        default_cache_dir()
-    assert "--cache-dir" in e.value.hint
-    assert Output(cache=Path("elsewhere")).cache_dir == Path("elsewhere")
-
-
-def test_another_user_s_cache_is_refused(nowhere, monkeypatch):
-    nowhere.mkdir(mode=0o700)
-    me = os.getuid()
-    monkeypatch.setattr(os, "getuid", lambda: me + 1)
-    nowhere.rename(nowhere.with_name(f"mlc_compile-{me + 1}"))
-    with pytest.raises(EnvironmentError_):
-        default_cache_dir()
 
 
 def test_a_paragraph_of_help_breaks_where_the_terminal_does():

@@ -51,7 +51,7 @@ def test_a_read_only_disk(on_disk, nano_checkpoint, tmp_path, command):
 @pytest.mark.parametrize(
     ("size", "told", "whole"),
     [
-        pytest.param("64k", "the weights need 0 MiB", set(), id="weights"),
+        pytest.param("64k", "/weights: the weights need 0 MiB", set(), id="weights"),
         pytest.param("300k", "no space left on device", {"weights"}, id="linker"),
         pytest.param("400k", "no space left on device", {"weights"}, id="copies"),
     ],

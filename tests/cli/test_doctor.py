@@ -112,6 +112,13 @@ def test_what_can_be_done_names_the_tools_and_the_device(monkeypatch):
     assert doctor.run_finding(ability(cpu), doctor.devices_of(cpu)).detail == "can run"
 
 
+@pytest.mark.parametrize("lack", [None, Lack("there is no Vulkan loader (libvulkan)")])
+def test_a_driver_that_names_no_device_is_survived(monkeypatch, lack):
+    monkeypatch.setattr("mlc_compile.emit.vulkan.devices.missing", lambda: lack)
+    monkeypatch.setattr("mlc_compile.emit.vulkan.devices.devices", lambda: "it crashed")
+    assert doctor.devices_of(find_target("vulkan")) == ""
+
+
 def test_where_the_device_is_absent_the_library_is_emitted_and_does_not_run():
     metal = doctor.run_finding(ability(find_target("metal")))
     assert (metal.status, metal.area) == ("note", "run")

@@ -82,7 +82,8 @@ def test_json_has_the_address(make_artifact, package):
         assert told.pop("url").startswith("http://127.0.0.1:")
         assert told["target"] == "webgpu"
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=60)[1] == "interrupted\n"
+        error = json.loads(process.communicate(timeout=60)[1])
+        assert error == {"error": "interrupted", "hint": "", "exit_code": 130}
 
 
 def test_other_machines_are_warned_of(make_artifact, package):

@@ -16,7 +16,7 @@ from mlc_compile.checkpoint.tensor_cache import TensorCacheWriter
 from mlc_compile.driver import convert as module
 from mlc_compile.driver.convert import convert
 from mlc_compile.driver.proof import proof_prompt
-from mlc_compile.errors import ConfigError, EnvironmentError_
+from mlc_compile.errors import ConfigError
 from mlc_compile.model import load_config
 from mlc_compile.model.reference import forward
 from mlc_compile.model.weights import EMBEDDING, HEAD, weight_specs
@@ -268,9 +268,10 @@ def test_a_disk_that_fills_up_while_writing_leaves_nothing(nano, tmp_path, lefto
 def test_too_small_a_disk_is_told_before_the_work(nano, tmp_path, leftovers, monkeypatch):
     usage = type("Usage", (), {"free": 1000})
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _path: usage)
-    with pytest.raises(EnvironmentError_, match=r"need 0 MiB, .* has 0 MiB free") as error:
+    with pytest.raises(OSError, match=r"need 0 MiB, but 0 MiB are free") as error:
         convert(nano.path, "q4f16_1", tmp_path / "out")
-    assert error.value.exit_code == 7
+    assert error.value.errno == errno.ENOSPC
+    assert error.value.filename == str(tmp_path / "out")
     assert leftovers() == []
 
 

@@ -9,9 +9,8 @@ import pytest
 
 from mlc_compile.artifact import Limits, Manifest
 from mlc_compile.errors import ConfigError
-from mlc_compile.runtime.conversation import Conversation, Manner, _sampling
+from mlc_compile.runtime.conversation import Conversation, Manner
 from mlc_compile.runtime.engine import Engine
-from mlc_compile.runtime.sampler import Sampling
 from mlc_compile.runtime.session import Session
 from mlc_compile.runtime.stop_texts import StopTexts
 from mlc_compile.runtime.template import Message
@@ -179,9 +178,3 @@ def test_a_stop_text_ends_an_answer_and_is_not_kept(
     talk = chat(tiny_checkpoint, tokenizer, ["well\nUser: done"], manner)
     talk.ask("Hi", lambda _: None)
     assert contents(talk.messages) == ["Hi", "well"]
-
-
-def test_what_the_manner_leaves_open_is_the_models_advice() -> None:
-    manner = Manner(temperature=0.0, seed=3, min_p=0.1, presence_penalty=1.5)
-    expected = Sampling(0.0, 20, 0.95, 3, min_p=0.1, presence_penalty=1.5)
-    assert _sampling(Sampling(0.6, 20, 0.95), manner) == expected

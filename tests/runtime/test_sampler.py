@@ -1,6 +1,6 @@
 """Sampling against the plain definition, which sorts everything."""
 
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from time import perf_counter
 
 import numpy as np
@@ -8,8 +8,11 @@ import pytest
 
 from mlc_compile.errors import ConfigError
 from mlc_compile.runtime.penalties import Penalties
+from mlc_compile.runtime.ranges import RANGES
 from mlc_compile.runtime.sampler import (
     GREEDY,
+    NOTHING_ASKED,
+    Asked,
     Sampler,
     Sampling,
     candidates_of,
@@ -260,3 +263,15 @@ def test_a_hint_is_about_the_value_that_is_wrong(fields: dict[str, float], hint:
     with pytest.raises(ConfigError) as e:
         Sampling(**fields)
     assert e.value.hint.startswith(hint)
+
+
+def test_what_nobody_asks_is_as_advised() -> None:
+    advised = Sampling(0.6, 20, 0.95)
+    assert NOTHING_ASKED.over(advised) == advised
+    asked = Asked(temperature=0.0, seed=3, min_p=0.1, presence_penalty=1.5)
+    assert asked.over(advised) == Sampling(0.0, 20, 0.95, 3, min_p=0.1, presence_penalty=1.5)
+
+
+def test_every_field_has_a_range_and_does_nothing_by_default() -> None:
+    assert asdict(GREEDY) == {name: RANGES[name].neutral for name in asdict(GREEDY)}
+    assert set(RANGES) == set(asdict(GREEDY)) == set(asdict(NOTHING_ASKED))

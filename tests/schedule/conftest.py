@@ -52,7 +52,7 @@ def compile_kernel() -> Callable[..., Kernel]:
 
     from mlc_compile.emit.cpu import code_generation, tvm_target
 
-    @functools.lru_cache(maxsize=512)  # claims about one kernel share it
+    @functools.lru_cache(maxsize=256)  # claims about one kernel share it
     def code(source: str, target: str) -> Callable[..., None]:
         module = tvm.IRModule({"main": tvm.ir.load_json(source)})
         with code_generation():

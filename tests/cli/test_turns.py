@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mlc_compile.runtime.turns import read_turns
+from mlc_compile.cli.turns import read_turns
 
 
 def reading(lines: list[str], prompts: list[str] | None = None) -> Iterator[str]:
