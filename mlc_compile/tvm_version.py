@@ -5,6 +5,7 @@ fault where an exception was due, so anything but the pins is refused before `im
 """
 
 import os
+from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,9 +13,21 @@ from typing import Final
 
 from mlc_compile.errors import TargetError
 
-# Distribution name -> version. pyproject.toml asks pip for the same two.
-PINS: Final = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.14.post0"}
-PACKAGES: Final = {"apache-tvm": "tvm", "apache-tvm-ffi": "tvm_ffi"}  # what they bring to import
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """The version that a distribution must have, and the package that it brings to import."""
+
+    version: str
+    package: str
+
+
+# pyproject.toml asks pip for the same two.
+DISTRIBUTIONS: Final = {
+    "apache-tvm": Pin("0.27.0.post1", "tvm"),
+    "apache-tvm-ffi": Pin("0.1.14.post0", "tvm_ffi"),
+}
+PINS: Final = {name: pin.version for name, pin in DISTRIBUTIONS.items()}
 
 # Read by TVM when it is imported: one leaves the compiler out, one loads other libraries than
 # the distribution's.
@@ -38,13 +51,14 @@ def require_tvm() -> None:
     """
     for name in OVERRIDES:
         os.environ.pop(name, None)
-    for name, pin in PINS.items():
+    for name, pin in DISTRIBUTIONS.items():
         found = installed(name)
-        if found != pin:
+        if found != pin.version:
             raise TargetError(
-                f"{name} must be {pin}, but {found or 'none'} is installed", hint=install_hint()
+                f"{name} must be {pin.version}, but {found or 'none'} is installed",
+                hint=install_hint(),
             )
-        _require_own(name, PACKAGES[name])
+        _require_own(name, pin.package)
 
 
 def _require_own(distribution: str, package: str) -> None:

@@ -2,7 +2,9 @@
 
 import contextlib
 import errno
+import fcntl
 import os
+import stat
 
 import pytest
 
@@ -10,7 +12,7 @@ from mlc_compile.artifact import MANIFEST, WeightsManifest, write_manifest
 from mlc_compile.errors import ConfigError
 from mlc_compile.staging import directory as module
 from mlc_compile.staging import file as file_module
-from mlc_compile.staging import replaced, staged
+from mlc_compile.staging import replaced, staged, sync
 from mlc_compile.staging.directory import LOCK, NEW, OLD
 from mlc_compile.staging.lock import acquire, release
 
@@ -126,14 +128,41 @@ def test_two_that_write_at_once_do_not_meet(tmp_path):
     assert (tmp_path / "out" / "file").read_text() == "one"
 
 
-def test_where_there_are_no_locks_it_is_written_and_nothing_cleared(tmp_path, monkeypatch):
-    def refuse(*_args, **_options):
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+def refuse(number):
+    def fail(*_args, **_options):
+        raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(module, "acquire", refuse)
+    return fail
+
+
+@pytest.mark.parametrize(
+    "number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL], ids=errno.errorcode.get
+)
+def test_where_there_are_no_locks_it_is_written_and_nothing_cleared(tmp_path, monkeypatch, number):
+    monkeypatch.setattr(fcntl, "flock", refuse(number))
     left = leave(tmp_path, NEW)
     write(tmp_path / "out")
     assert seen(tmp_path) == [left.name, "out"]
+
+
+def test_a_lock_that_fails_for_another_reason_is_an_error(tmp_path, monkeypatch):
+    """Without it, another run would take this one for dead."""
+    monkeypatch.setattr(fcntl, "flock", refuse(errno.EIO))
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        write(tmp_path / "out")
+    assert seen(tmp_path) == []
+
+
+def test_a_room_that_cannot_be_cleared_is_not_kept_locked(tmp_path, monkeypatch):
+    leave(tmp_path, NEW)
+    monkeypatch.setattr(module, "_clear", refuse(errno.EIO))
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        write(tmp_path / "out")
+    handles = [acquire(path, wait=False) for path in tmp_path.glob(f".out.*/{LOCK}")]
+    assert len(handles) == 2
+    assert None not in handles
+    for handle in handles:
+        release(handle)
 
 
 @pytest.mark.parametrize("failure", [None, RuntimeError])
@@ -195,8 +224,8 @@ def test_errors_speak_of_the_directory_and_not_of_the_scratch(tmp_path, monkeypa
 
 
 def test_an_error_about_a_copy_names_where_it_was_to_go(tmp_path):
-    with pytest.raises(OSError, match="Errno 28") as error, staged(tmp_path / "out") as scratch:
-        raise OSError(28, "full", "source", None, str(scratch / "copy"))
+    with pytest.raises(OSError, match="full") as error, staged(tmp_path / "out") as scratch:
+        raise OSError(errno.ENOSPC, "full", "source", None, str(scratch / "copy"))
     assert error.value.filename == "source"
     assert error.value.filename2 == str(tmp_path / "out" / "copy")
 
@@ -208,7 +237,8 @@ def test_an_error_about_a_file_inside_names_the_place_where_it_would_be(tmp_path
 
 
 @pytest.mark.parametrize(
-    "failure", [OSError(28, "No space left on device"), KeyboardInterrupt("No space left")]
+    "failure",
+    [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt("No space left")],
 )
 def test_a_rename_that_fails_puts_the_old_directory_back(tmp_path, monkeypatch, failure):
     out = tmp_path / "out"
@@ -255,7 +285,8 @@ def test_a_file_is_replaced_once_the_disk_has_the_new_one(tmp_path, monkeypatch,
     place, path, synced = tmp_path / "real" / "file", tmp_path / "path", []
     place.parent.mkdir()
     place.write_text("old")
-    path.symlink_to(place) if link else None
+    if link:
+        path.symlink_to(place)
     fsync = os.fsync
 
     def look(handle):
@@ -270,7 +301,9 @@ def test_a_file_is_replaced_once_the_disk_has_the_new_one(tmp_path, monkeypatch,
     assert path.is_symlink() == link
 
 
-@pytest.mark.parametrize("failure", [RuntimeError(), OSError(28, "full"), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    "failure", [RuntimeError(), OSError(errno.ENOSPC, "full"), KeyboardInterrupt()]
+)
 def test_a_failure_leaves_the_old_file(tmp_path, failure):
     path = tmp_path / "file"
     path.write_text("old")
@@ -291,3 +324,42 @@ def test_an_error_about_another_file_names_that(tmp_path):
     with pytest.raises(FileNotFoundError) as error, replaced(tmp_path / "file"):
         (tmp_path / "source").read_bytes()
     assert error.value.filename == str(tmp_path / "source")
+
+
+@pytest.fixture
+def fsync(monkeypatch):
+    """`fsync(kind, number)`: from now on fails with `number` where `kind(mode)` is true."""
+
+    def fail(kind, number):
+        def look(handle):
+            if kind(os.fstat(handle).st_mode):
+                refuse(number)()
+
+        monkeypatch.setattr(file_module.os, "fsync", look)
+
+    return fail
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EOPNOTSUPP], ids=errno.errorcode.get)
+def test_where_no_directories_are_synced_all_is_written(tmp_path, fsync, number):
+    fsync(stat.S_ISDIR, number)
+    write(tmp_path / "out")
+    with replaced(tmp_path / "file") as file:
+        file.write(b"new")
+    sync(tmp_path)
+    assert seen(tmp_path) == ["file", "out"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [
+        pytest.param(stat.S_ISDIR, errno.EIO, id="a disk that fails"),
+        pytest.param(stat.S_ISREG, errno.EINVAL, id="a file"),
+    ],
+)
+def test_what_should_have_been_synced_and_was_not_is_an_error(tmp_path, fsync, kind, number):
+    fsync(kind, number)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        write(tmp_path / "out")
+    with pytest.raises(OSError, match=os.strerror(number)), replaced(tmp_path / "file") as file:
+        file.write(b"new")

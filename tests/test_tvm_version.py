@@ -34,7 +34,7 @@ def test_an_exported_variable_does_not_put_another_library_under_the_compiler(mo
     assert name not in os.environ
 
 
-@pytest.mark.parametrize("package", tvm_version.PACKAGES.values())
+@pytest.mark.parametrize("package", [p.package for p in tvm_version.DISTRIBUTIONS.values()])
 def test_a_package_that_hides_the_distribution_s_is_refused(tmp_path, monkeypatch, package):
     (tmp_path / package).mkdir()
     (tmp_path / package / "__init__.py").touch()

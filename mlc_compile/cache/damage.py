@@ -1,14 +1,14 @@
 """What is wrong with an entry, and how one that is goes, unless it was made again meanwhile."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlc_compile.artifact import describe
-from mlc_compile.cache.ground import is_file, make_directory
+from mlc_compile.cache.ground import is_file
 from mlc_compile.cache.key import ENTRY, FILES, Entry, Key, read_entry
-from mlc_compile.cache.lock import try_lock
+from mlc_compile.cache.lock import unless_locked
 from mlc_compile.errors import DamageError
 
 if TYPE_CHECKING:
@@ -31,35 +31,29 @@ def fault(directory: Path) -> str | None:
 
 
 def discard(store: "Store", key: Key, why: str, refused: Entry | None) -> None:
-    """What `Store.discard` does."""
+    """Remove the entry of `key`, if it still does not serve and nobody else works on it.
+
+    What was done, or must be, is noted. `refused`: see `Store.discard`.
+    """
     if not store.has(key):
         return
     told = f"a {key.level} entry of the cache is damaged ({why})"
     if store.only_looks:
-        store.tell(key, told)
+        store.said.tell_damage(key, told)
         return
-    directory = store.place(key)
+    directory, name = store.place(key), key.digest
     try:
-        with _at_hand(store, key.digest) as free:
+        with nullcontext(True) if store.holds(name) else unless_locked(store, name) as free:
             if not free or not _is_still_wrong(directory, refused):
+                moment = f"its entry could not be read a moment ago ({why})"
+                store.said.faults[key.digest] = moment  # nothing to do about it: no note
                 return
             store.remove(directory)
     except OSError:
-        store.tell(key, f"{told} and cannot be removed: remove {directory}")
+        store.said.tell_damage(key, f"{told} and cannot be removed: remove {directory}")
         return
     removed = f"a {key.level} entry of the cache was damaged ({why}); it was removed"
-    store.tell(key, removed)
-
-
-@contextmanager
-def _at_hand(store: "Store", name: str) -> Iterator[bool]:
-    """Whether nobody else works on what `name` locks, nobody being able to begin meanwhile."""
-    if store.holds(name):
-        yield True
-        return
-    make_directory(store.root, store.locks)
-    with try_lock(store.locks / name) as free:
-        yield free
+    store.said.tell_damage(key, removed)
 
 
 def _is_still_wrong(directory: Path, refused: Entry | None) -> bool:

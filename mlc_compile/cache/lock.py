@@ -1,29 +1,25 @@
-"""Locks between processes, held for the time of a block."""
+"""A lock of the store's, taken if nobody works on what it stands for."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mlc_compile.staging.lock import acquire, release
+from mlc_compile.cache.ground import make_directory
+from mlc_compile.staging.lock import try_lock
 
-
-@contextmanager
-def hold(path: Path) -> Iterator[None]:
-    """Hold the lock, waiting for it. OSError as of `acquire`."""
-    handle = acquire(path)
-    assert handle is not None, "it waits"
-    try:
-        yield
-    finally:
-        release(handle)
+if TYPE_CHECKING:
+    from mlc_compile.cache.store import Store
 
 
 @contextmanager
-def try_lock(path: Path) -> Iterator[bool]:
-    """Hold the lock if nobody else does; whether that is so."""
-    handle = acquire(path, wait=False)
-    try:
-        yield handle is not None
-    finally:
-        if handle is not None:
-            release(handle)
+def unless_locked(store: "Store", name: str) -> Iterator[bool]:
+    """Whether nobody works on what `name` locks, nobody being able to begin meanwhile.
+
+    We are somebody too. OSError where the cache cannot be written.
+    """
+    path = store.locks / name
+    make_directory(store.root, store.locks)
+    with try_lock(path) as free:
+        yield free
+        if free:
+            path.unlink(missing_ok=True)  # whoever waits for it sees that and makes another

@@ -17,8 +17,8 @@ import msgspec
 
 from mlc_compile.artifact import File, describe
 from mlc_compile.cache.ground import make_directory
-from mlc_compile.cache.lock import try_lock
 from mlc_compile.staging import delete, replaced
+from mlc_compile.staging.lock import try_lock
 
 FILE: Final = "stamps.json"
 SETTLED: Final = 2_000_000_000  # nanoseconds

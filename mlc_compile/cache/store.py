@@ -15,7 +15,7 @@ from typing import Final
 from uuid import uuid4
 
 from mlc_compile.artifact import File
-from mlc_compile.cache.collect import FULL, NO_SPACE, collect, room_for
+from mlc_compile.cache.collect import collect
 from mlc_compile.cache.copy import Unreadable, copy_out
 from mlc_compile.cache.damage import discard
 from mlc_compile.cache.ground import (
@@ -24,8 +24,9 @@ from mlc_compile.cache.ground import (
     make_directory,
     require_directories,
 )
-from mlc_compile.cache.keep import keep
+from mlc_compile.cache.keep import FULL, NO_SPACE, keep, room_for
 from mlc_compile.cache.key import ENTRY, FILES, LEVELS, Entry, Key, read_entry
+from mlc_compile.cache.notes import Notes
 from mlc_compile.errors import DamageError
 from mlc_compile.progress import SILENT, Progress
 from mlc_compile.staging import delete
@@ -50,23 +51,25 @@ class Store:
     """The build cache under `cache_dir`, kept below `limit` bytes by dropping what served least
     recently.
 
-    `notes` collects what went wrong, each in a sentence for people. `only_looks`: nothing is
-    written, removed or marked as used.
+    `only_looks`: nothing is written, removed or marked as used.
     """
 
     cache_dir: Path
     limit: int = DEFAULT_LIMIT
-    notes: list[str] = field(default_factory=list)
+    said: Notes = field(default_factory=Notes)
     only_looks: bool = False
-    unkept: dict[str, list[Entry]] = field(default_factory=dict)  # by the reason
     _writable: bool = field(init=False)
     _nbytes: int | None = None  # of all entries, when they were last counted and since
     _held: set[str] = field(default_factory=set)  # names of the locks in our hands
-    _faults: dict[str, str] = field(default_factory=dict)  # by the digest of a key
 
     def __post_init__(self) -> None:
         """Who only looks never begins to write."""
         self._writable = not self.only_looks
+
+    @property
+    def notes(self) -> list[str]:
+        """What went wrong, each in a sentence for people."""
+        return self.said.lines
 
     @property
     def root(self) -> Path:
@@ -89,7 +92,7 @@ class Store:
 
     def looking(self) -> "Store":
         """The same store for somebody who only looks."""
-        return Store(self.cache_dir, self.limit, self.notes, only_looks=True)
+        return Store(self.cache_dir, self.limit, Notes(self.notes), only_looks=True)
 
     @contextmanager
     def locked(self, name: str, progress: Progress = SILENT) -> Iterator[None]:
@@ -122,12 +125,7 @@ class Store:
 
     def fault(self, key: Key) -> str:
         """Why an entry of `key` did not serve, in a sentence; "" where there was none."""
-        return self._faults.get(key.digest, "")
-
-    def tell(self, key: Key, note: str) -> None:
-        """Note why an entry of `key` does not serve."""
-        self._faults[key.digest] = note
-        self.notes.append(note)
+        return self.said.faults.get(key.digest, "")
 
     def find(self, key: Key) -> Entry | None:
         """The entry of `key`, which now counts as used; its files are looked at later."""
@@ -143,7 +141,7 @@ class Store:
             return None
         except OSError as e:  # a disk that fails, or no permission
             reason = (e.strerror or str(e)).lower()
-            self._faults[key.digest] = f"{directory} cannot be read ({reason})"
+            self.said.faults[key.digest] = f"{directory} cannot be read ({reason})"
             self._give_up(reason)
             return None
         if not self.only_looks:
@@ -257,7 +255,7 @@ class Store:
         try:
             yield
         except OSError as e:
-            if e.errno in FULL and NO_SPACE in self.unkept:  # it was told
+            if e.errno in FULL and NO_SPACE in self.said.unkept:  # it was told
                 self._writable = False
             self._give_up((e.strerror or str(e)).lower())
         except Unreadable:

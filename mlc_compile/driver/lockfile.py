@@ -106,14 +106,9 @@ class Lock:
     def settle(self, made: Sequence[tuple[Job, Manifest]], reuse: Reuse) -> bool:
         """Compare the results too, then leave the new entries in the file; whether it changed.
 
-        DamageError where other bytes came out of what is locked, ConfigError where an input is
-        no longer what they were made of.
+        DamageError where other bytes came out of what is locked, ConfigError where there is
+        something to write and an input is no longer what it was made of.
         """
-        changed = reuse.stamps.changed(self._inputs)
-        if changed is not None:
-            raise ConfigError(
-                f"{changed} changed during the build: nothing is locked", hint="build again"
-            )
         with reuse.output(self.path):
             before = _read(self.path)
             after = dict(before)
@@ -126,8 +121,16 @@ class Lock:
                     _require_equal(self.path, before[name], now)
                 after[name] = now
             if after != before:
+                self._require_unchanged(reuse)
                 _write(self.path, after)
         return after != before
+
+    def _require_unchanged(self, reuse: Reuse) -> None:
+        changed = reuse.stamps.changed(self._inputs)
+        if changed is not None:
+            raise ConfigError(
+                f"{changed} changed during the build: nothing is locked", hint="build again"
+            )
 
 
 def _inputs(job: Job, keys: Keys) -> Locked:

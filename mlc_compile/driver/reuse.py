@@ -271,6 +271,8 @@ def told(key: Key, other: Key | None) -> str:
     if other is None:
         return "the cache has nothing of the kind"
     names = differing(key, other)
+    if not names:
+        return "its entry was not there a moment ago"
     if names == (RECORDS,):
         return "the cache does not know which tuning records count"
     return f"{listing(names)} {'differs' if len(names) == 1 else 'differ'} from the nearest entry"

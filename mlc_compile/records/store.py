@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Final
 
 from mlc_compile.cache.ground import is_file, is_there, make_directory
-from mlc_compile.cache.lock import hold
 from mlc_compile.errors import EnvironmentError_
 from mlc_compile.records.chosen import Chosen, choose
 from mlc_compile.records.line import About, Damaged, Measured, decode_lines, encode_line
 from mlc_compile.records.partition import FORMAT, Partition
 from mlc_compile.records.record import Record, Workload, canonical
 from mlc_compile.staging import delete, replaced, sync
+from mlc_compile.staging.lock import hold
 
 SUFFIX: Final = ".jsonl"
 NAME: Final = re.compile(rf"[0-9a-f]{{64}}{re.escape(SUFFIX)}")

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -19,7 +19,7 @@ from uuid import uuid4
 from mlc_compile.artifact import is_ours
 from mlc_compile.errors import ConfigError
 from mlc_compile.staging.file import sync
-from mlc_compile.staging.lock import acquire, release
+from mlc_compile.staging.lock import NO_LOCKS, hold, try_lock
 
 LOCK: Final = "lock"
 NEW: Final = "new"
@@ -109,26 +109,26 @@ def _final_name(name: object, directory: Path, room: Path) -> object:
 @contextmanager
 def _taken(directory: Path, room: Path) -> Iterator[None]:
     """Make the room and hold its lock; in the end it is gone."""
-    handle = None
-    try:  # from here on: an interrupt may come as soon as the room is there
-        handle = _locked(room)
-        yield
-    finally:
-        _clear(directory, room)
-        if handle is not None:
-            release(handle)
+    with ExitStack() as lock:
+        try:  # from here on: an interrupt may come as soon as the room is there
+            _make(room, lock)
+            yield
+        finally:
+            _clear(directory, room)
 
 
-def _locked(room: Path) -> int | None:
-    """Make the room and lock it; None where the file system has no locks."""
+def _make(room: Path, lock: ExitStack) -> None:
+    """Make the room and lock it, where the file system has locks."""
     while True:
         room.mkdir(exist_ok=True)
         try:
-            return acquire(room / LOCK)
+            lock.enter_context(hold(room / LOCK))
         except FileNotFoundError:  # somebody took it for a dead one's before we had the lock
             continue
-        except OSError:
-            return None
+        except OSError as e:
+            if e.errno not in NO_LOCKS:
+                raise
+        return
 
 
 def _clear_stale(directory: Path) -> None:
@@ -137,11 +137,10 @@ def _clear_stale(directory: Path) -> None:
     for room in directory.parent.iterdir():
         if rooms.fullmatch(room.name) is None:
             continue
-        with suppress(OSError):  # without locks there is no telling: it stays
-            handle = acquire(room / LOCK, wait=False)
-            if handle is not None:
+        # Without locks there is no telling: it stays, and so does what cannot be removed.
+        with suppress(OSError), try_lock(room / LOCK) as free:
+            if free:
                 _clear(directory, room)
-                release(handle)
 
 
 def _clear(directory: Path, room: Path) -> None:
@@ -163,5 +162,4 @@ def _replace(directory: Path, room: Path) -> None:
     if directory.exists():
         directory.rename(room / OLD)
     (room / NEW).rename(directory)
-    with suppress(OSError):  # some file systems sync no directories
-        sync(directory.parent)
+    sync(directory.parent)

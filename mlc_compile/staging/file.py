@@ -1,12 +1,26 @@
 """One file, or whatever lies in its place: synced, replaced, deleted."""
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 from uuid import uuid4
+
+# What says that a file system syncs no directories, or does not let us open this one.
+NO_SYNC: Final = frozenset(
+    {
+        errno.EACCES,
+        errno.EBADF,
+        errno.EINVAL,
+        errno.ENOSYS,
+        errno.ENOTSUP,
+        errno.EOPNOTSUPP,
+        errno.EPERM,
+    }
+)
 
 
 @contextmanager
@@ -24,23 +38,29 @@ def replaced(path: Path, aside: Path | None = None) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         aside.replace(place)
+        sync(place.parent)
     except OSError as e:
         if e.filename in {None, str(aside)}:
             e.filename = str(path)
         raise
     finally:
         aside.unlink(missing_ok=True)
-    with suppress(OSError):  # some file systems sync no directories
-        sync(place.parent)
 
 
 def sync(path: Path) -> None:
-    """Wait until a file's bytes, or a directory's names, are on the disk."""
-    handle = os.open(path, os.O_RDONLY)
+    """Wait until a file's bytes, or a directory's names, are on the disk.
+
+    Some file systems sync no directories: names there are not waited for.
+    """
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except OSError as e:
+        if e.errno not in NO_SYNC or not path.is_dir():
+            raise
 
 
 def delete(path: Path) -> None:

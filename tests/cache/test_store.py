@@ -8,7 +8,6 @@ import time
 import pytest
 
 from mlc_compile.cache import Key, Store
-from mlc_compile.cache import collect as collecting
 from mlc_compile.cache import keep as keeping
 from mlc_compile.cache import store as module
 from mlc_compile.cache.key import ENTRY, FILES
@@ -135,6 +134,7 @@ def test_an_entry_that_somebody_else_makes_is_not_discarded(store, put, how):
             store.discard(key, "lib.so is damaged")
     assert store.has(key)
     assert store.notes == []
+    assert store.fault(key) == "its entry could not be read a moment ago (lib.so is damaged)"
 
 
 def test_a_sound_entry_that_is_refused_goes_unless_another_took_its_place(store, put):
@@ -248,7 +248,7 @@ def refuse(number):
     [
         *((keeping, name) for name in ("copy_in", "write_entry", "sync")),
         (module, "acquire"),
-        (collecting.shutil, "disk_usage"),
+        (keeping.shutil, "disk_usage"),
     ],
 )
 def test_a_store_that_cannot_be_written_says_so_once(
@@ -311,7 +311,7 @@ def test_a_full_target_is_not_taken_for_a_damaged_entry(store, put, tmp_path, mo
 
 def test_the_last_half_of_a_disk_is_left_to_the_build(store, put, monkeypatch):
     usage = shutil._ntuple_diskusage(1000, 801, 199)
-    monkeypatch.setattr(collecting.shutil, "disk_usage", lambda _path: usage)
+    monkeypatch.setattr(keeping.shutil, "disk_usage", lambda _path: usage)
     assert store.find(put(store, "a", {"f": bytes(100)})) is None
     (note,) = store.notes
     assert "too little space" in note
@@ -319,7 +319,7 @@ def test_the_last_half_of_a_disk_is_left_to_the_build(store, put, monkeypatch):
 
 def test_an_entry_without_room_on_the_disk_is_left_out_alone(store, put, monkeypatch):
     usage = shutil._ntuple_diskusage(1000, 801, 199)
-    monkeypatch.setattr(collecting.shutil, "disk_usage", lambda _path: usage)
+    monkeypatch.setattr(keeping.shutil, "disk_usage", lambda _path: usage)
     big, more, small = (put(store, str(n), {"f": bytes(n)}) for n in (300, 200, 9))
     assert [store.has(key) for key in (big, more, small)] == [False, False, True]
     (note,) = store.notes
@@ -331,7 +331,7 @@ def test_old_entries_make_room_on_the_disk(store, put, monkeypatch):
         taken = sum(one.entry.nbytes for one in store.held())
         return shutil._ntuple_diskusage(1000, 600 + taken, 400 - taken)
 
-    monkeypatch.setattr(collecting.shutil, "disk_usage", usage)
+    monkeypatch.setattr(keeping.shutil, "disk_usage", usage)
     for part in "abcd":
         put(store, part, {"f": bytes(100)})
         time.sleep(0.005)

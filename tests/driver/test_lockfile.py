@@ -200,18 +200,34 @@ def test_other_bytes_from_the_same_inputs_are_told_at_the_end(locked, path, stub
     assert "results.lib.so differs" in refused(locked, frozen=True)
 
 
-def test_an_input_that_changed_under_the_build_is_not_locked(locked, nano, path, monkeypatch):
+@pytest.fixture
+def at_the_end(monkeypatch):
+    """`at_the_end(meddle)`: that happens when all is made, before results are compared."""
     settle = Lock.settle
 
-    def meddle_and_settle(*args):
+    def arrange(meddle):
+        monkeypatch.setattr(Lock, "settle", lambda *args: meddle() or settle(*args))
+
+    return arrange
+
+
+def test_an_input_that_changed_under_the_build_is_not_locked(locked, nano, path, at_the_end):
+    def meddle():
         with nano.tensors() as tensors:
             tensors["model.norm.weight"][3] ^= 1
-        return settle(*args)
 
-    monkeypatch.setattr(Lock, "settle", meddle_and_settle)
+    at_the_end(meddle)
     with pytest.raises(ConfigError, match=r"model\.safetensors changed during the build"):
         locked()
     assert not path.exists()
+
+
+def test_where_all_is_locked_already_it_does_not_matter(locked, nano, path, at_the_end):
+    locked()
+    before = path.read_bytes()
+    at_the_end((nano.path / "model.safetensors").touch)
+    locked(frozen=True)
+    assert path.read_bytes() == before
 
 
 def test_several_differences_are_listed(locked, path):

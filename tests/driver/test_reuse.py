@@ -20,13 +20,13 @@ from mlc_compile.artifact import (
     read_manifest,
     write_manifest,
 )
-from mlc_compile.cache import Store
+from mlc_compile.cache import Key, Store
 from mlc_compile.cache.key import ENTRY
 from mlc_compile.driver import build as module
 from mlc_compile.driver import prove as proving
 from mlc_compile.driver.build import build
 from mlc_compile.driver.job import Options
-from mlc_compile.driver.reuse import Kernels, Reuse
+from mlc_compile.driver.reuse import Kernels, Reuse, told
 from mlc_compile.emit.keeper import KernelSource
 from mlc_compile.errors import ConfigError, DamageError, TargetError
 from mlc_compile.target import find_target
@@ -240,6 +240,11 @@ def test_locked_builds_only_what_is_there(made, stub, tmp_path):
     with pytest.raises(DamageError, match=r"the library would .*: limits.context, limits.pre"):
         made(options=Options(context=100), frozen=True)
     assert stub == []
+
+
+def test_an_entry_that_appears_once_it_was_missed_differs_in_nothing():
+    key = Key(level="library", parts={"part": "a"})
+    assert told(key, key) == "its entry was not there a moment ago"
 
 
 # ---- damage ------------------------------------------------------------------------------

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mlc_compile.cache.lock import hold
 from mlc_compile.emit.link.linker import ZIG, zig_cache
 from mlc_compile.emit.tool import run_tool
 from mlc_compile.errors import TargetError
+from mlc_compile.staging.lock import hold
 from mlc_compile.tvm_version import install_hint, installed
 
 HERE: Final = Path(__file__).parent

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mlc_compile.cache import lock
 from mlc_compile.emit.wasm import runtime
 from mlc_compile.errors import TargetError
+from mlc_compile.staging import lock
 
 
 @pytest.fixture

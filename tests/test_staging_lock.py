@@ -5,8 +5,7 @@ import subprocess
 import sys
 import threading
 
-from mlc_compile.cache.lock import try_lock
-from mlc_compile.staging.lock import acquire, release
+from mlc_compile.staging.lock import acquire, release, try_lock
 
 HOLD = """
 import sys, time
