@@ -90,11 +90,13 @@ def decode(a: Attention, dtype: str, page: int, device: Device) -> tirx.PrimFunc
         g.number("rope_theta", v.F32)
         scale = g.number("scale", v.F32)
         parts = Parts.declare(a, most_parts(a, device), b, pages)
-        grid = b * a.h_kv, parts.count
+        blocks = b * a.h_kv
+        # Without a sequence TVM launches one block all the same, and it must stay away.
+        grid = tirx.max(blocks, 1), parts.count
         with g.launch(*grid, threads=tiling.teams.threads) as (block, part, thread):
             state = State.make(tiling.teams, thread)
             task = _Task(tiling, pages, state, block // a.h_kv, block % a.h_kv, part)
-            with g.resident(BLOCKS):
+            with g.resident(BLOCKS), T.If(block < blocks), T.Then():
                 task.run(q, scale, parts, o, lse)
         parts.join(o, lse, b, device)
     return builder.get()
