@@ -1,7 +1,7 @@
 """What is wrong with an entry, and how one that is goes, unless it was made again meanwhile."""
 
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def fault(directory: Path) -> str | None:
-    """What is wrong with the entry in `directory`, every byte read; None: nothing."""
+    """What is wrong with the entry in `directory`, every byte read; None: nothing.
+
+    PermissionError where we may not look: that is no damage.
+    """
     try:
         entry = read_entry(directory)
         return next(_wrong_files(directory / FILES, entry), None)
@@ -26,6 +29,8 @@ def fault(directory: Path) -> str | None:
         return str(e)
     except NotADirectoryError:  # it was replaced while we looked
         return "it is no entry"
+    except PermissionError:  # nobody knows
+        raise
     except OSError as e:
         return f"{e.filename or directory}: {(e.strerror or str(e)).lower()}"
 
@@ -69,6 +74,8 @@ def _wrong_files(files: Path, entry: Entry) -> Iterator[str]:
     for file in entry.files:
         path = files / file.path
         if not is_file(path):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                path.stat()  # whether we may look
             yield f"{file.path} is missing"
         elif describe(path, file.path) != file:
             yield f"{file.path} does not have its digest"

@@ -1,5 +1,6 @@
 """`mlc-compile chat`: a conversation, in the form that the model was trained on."""
 
+import io
 import signal
 import sys
 import threading
@@ -63,9 +64,13 @@ def chat(
     talking = prompt is None and sys.stdin.isatty()
     if talking:
         output.story("Ctrl-C ends an answer, Ctrl-D the chat")
-    answers = [*_talk(conversation, _turns(prompt, output), output, talking=talking)]
-    if output.json:
-        output.result({"messages": conversation.messages, "answers": answers})
+    answers: list[Generation] = []
+    try:
+        for answer in _talk(conversation, _turns(prompt, output), output, talking=talking):
+            answers.append(answer)
+    finally:  # what was answered is not lost with what was not
+        if output.json:
+            output.result({"messages": conversation.messages, "answers": answers})
 
 
 def _talk(
@@ -138,6 +143,8 @@ def _piped(_mark: str) -> str:
 
 def _typed(output: Output) -> Callable[[str], str]:
     """Reads lines from a terminal. Where stdout is no terminal it holds answers alone."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors=NOT_UTF8)
     with suppress(ImportError):
         import readline  # `input` then lets the line be edited
 
@@ -145,9 +152,13 @@ def _typed(output: Output) -> Callable[[str], str]:
 
     def read_line(mark: str) -> str:
         mark = "" if output.quiet else mark
-        if not sys.stdout.isatty():
-            sys.stderr.write(mark)
-            sys.stderr.flush()
-        return input(mark if sys.stdout.isatty() else "")
+        while True:
+            if not sys.stdout.isatty():
+                sys.stderr.write(mark)
+                sys.stderr.flush()
+            try:
+                return input(mark if sys.stdout.isatty() else "")
+            except KeyboardInterrupt:  # as in a shell: what was typed goes, the prompt comes back
+                sys.stderr.write("\n")
 
     return read_line

@@ -12,6 +12,7 @@ rich is imported where it draws, so that `--help` of a command costs little.
 
 import functools
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -51,7 +52,8 @@ class Output:
     @cached_property
     def cache_dir(self) -> Path:
         """Where build cache and tuning records are; EnvironmentError_ if no place is safe."""
-        return self.cache or default_cache_dir()
+        named = self.cache or os.environ.get(CACHE_VARIABLE)  # empty: as if it were not there
+        return Path(named) if named else default_cache_dir()
 
     def result(self, value: object, shown: "RenderableType | None" = None) -> None:
         """The result: `value` as JSON with `--json`, else `shown` (text or anything rich draws).

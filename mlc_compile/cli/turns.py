@@ -41,7 +41,10 @@ class _Lines:
 
 
 def _opens(line: str) -> bool:
-    return line.lstrip().startswith(QUOTES)
+    """Whether a block begins: quotes that are closed before the line's end are just text."""
+    text = line.strip()
+    inner = text.removeprefix(QUOTES)
+    return inner != text and QUOTES not in inner.removesuffix(QUOTES)
 
 
 def _quoted(first: str, lines: _Lines) -> Iterator[str]:

@@ -114,9 +114,10 @@ class Conversation:
             return
         reach = read_fields(self._session.directory, CONFIG, Reach).max_position_embeddings
         larger = f", or compile with a larger --context (up to {reach})" if reach > context else ""
+        shorter = ", limit the answers by --max-tokens" if self._manner.max_tokens is None else ""
         raise ConfigError(
             f"the conversation has {tokens} tokens, but the context holds {context}",
-            hint=f"start a new chat{larger}",
+            hint=f"start a new chat{shorter}{larger}",
         )
 
 

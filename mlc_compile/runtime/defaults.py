@@ -28,7 +28,7 @@ class Advice(msgspec.Struct, frozen=True):
 
     do_sample: bool | None = None
     temperature: Annotated[float, RANGES["temperature"].meta] | None = None
-    top_k: Annotated[int, RANGES["top_k"].meta] | None = None
+    top_k: Annotated[int, msgspec.Meta(ge=-1)] | None = None  # -1: all, as vLLM has it
     top_p: Annotated[float, RANGES["top_p"].meta] | None = None
     min_p: Annotated[float, RANGES["min_p"].meta] | None = None
     repetition_penalty: Annotated[float, RANGES["repetition_penalty"].meta] | None = None
@@ -48,7 +48,7 @@ class Advice(msgspec.Struct, frozen=True):
         return replace(
             penalized,
             temperature=_or(self.temperature, 1.0),
-            top_k=_or(self.top_k, 50),
+            top_k=max(_or(self.top_k, 50), 0),
             top_p=_or(self.top_p, 1.0),
             min_p=_or(self.min_p, 0.0),
         )

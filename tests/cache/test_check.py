@@ -58,6 +58,20 @@ def test_a_file_that_cannot_be_read_is_damage_and_repaired(store, put, monkeypat
     assert [damaged for _directory, damaged in check(store)] == [None]
 
 
+def test_what_may_not_be_read_is_no_damage_and_stays(store, put, monkeypatch):
+    def describe(path, _name):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    put(store, "a", {"f": bytes(9)})
+    (directory,) = store.directories()
+    monkeypatch.setattr(module, "describe", describe)
+    with pytest.raises(PermissionError):
+        list(check(store))
+    with pytest.raises(PermissionError):
+        repair(store, directory)
+    assert directory.is_dir()
+
+
 def test_a_sound_store_and_an_empty_one_have_no_damage(store, put):
     assert list(check(store)) == []
     put(store, "a", {"f": bytes(9)})

@@ -114,6 +114,7 @@ def test_a_stage_counts_and_the_next_one_closes_it():
         pytest.param(["--cache-dir", "/a"], "/b", Path("/a"), id="the option wins"),
         pytest.param([], "/b", Path("/b"), id="then the variable"),
         pytest.param(["--cache-dir", ""], "", Path("/xdg/mlc_compile"), id="empty is none"),
+        pytest.param(["--cache-dir", ""], "/b", Path("/b"), id="empty leaves it to the variable"),
         pytest.param([], None, Path("/xdg/mlc_compile"), id="then XDG"),
     ],
 )

@@ -179,12 +179,14 @@ def test_a_chat_on_a_terminal_says_how_it_ends_and_outlives_a_question_that_is_t
     context = read_manifest(nano_artifact, Manifest).limits.context
     ours, theirs = os.openpty()
     command = [sys.executable, "-m", "mlc_compile", "chat", str(nano_artifact), "--json"]
-    os.write(ours, b"word " * context + b"\n/clear\n\x04")  # Ctrl-D
-    ran = subprocess.run(command, stdin=theirs, capture_output=True, text=True, check=True)
+    os.write(ours, b"caf\xff\n" + b"word " * context + b"\n/clear\n\x04")  # Ctrl-D
+    env = os.environ | {"PYTHONIOENCODING": "utf-8:strict"}
+    ran = subprocess.run(command, stdin=theirs, capture_output=True, text=True, check=True, env=env)
     os.close(ours)
     os.close(theirs)
-    start, refused, hint, end = ran.stderr.splitlines()
+    start, unreadable, _, refused, hint, end = ran.stderr.splitlines()
     assert start == "Ctrl-C ends an answer, Ctrl-D the chat"
+    assert unreadable.startswith("> error: the text is not UTF-8")
     assert refused.startswith("> error: the prompt has")
     assert hint.startswith(" hint: ")
     assert end == "> > "
@@ -203,6 +205,20 @@ def test_a_chat_on_a_terminal_marks_where_to_type_and_lets_the_line_be_edited(
     assert asked == [mark]
     assert capsys.readouterr().err == ""
     assert "readline" in sys.modules
+
+
+def test_an_interrupt_while_a_line_is_typed_drops_the_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = iter([KeyboardInterrupt, "Hi"])
+
+    def read(_mark: str) -> str:
+        if (line := next(said)) is KeyboardInterrupt:
+            raise KeyboardInterrupt
+        return str(line)
+
+    monkeypatch.setattr("builtins.input", read)
+    assert _typed(Output())("> ") == "Hi"
 
 
 def test_who_talks_interrupts_an_answer_once_and_then_the_chat() -> None:
@@ -272,6 +288,10 @@ def test_a_chat_that_outgrows_the_context_says_to_start_anew(nano_artifact: Path
     assert ran.returncode == ConfigError.exit_code
     assert f"but the context holds {context}" in ran.stderr
     assert ran.stderr.endswith(" hint: start a new chat\n")  # the model itself ends here
+    ran = piped(lines, "chat", nano_artifact, "--max-tokens", 2, "--json")
+    assert ran.returncode == ConfigError.exit_code
+    (answer,) = json.loads(ran.stdout)["answers"]  # what was answered is not lost
+    assert len(answer["token_ids"]) <= 2
 
 
 def test_a_larger_context_is_advised_where_the_model_has_one(copy: Path) -> None:

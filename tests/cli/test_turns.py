@@ -32,6 +32,7 @@ def reading(lines: list[str], prompts: list[str] | None = None) -> Iterator[str]
         pytest.param(['"""', "a"], ["a"], id="never closed"),
         pytest.param(['say """', "b"], ['say """', "b"], id="not at the beginning"),
         pytest.param(['""""""', "a"], ["a"], id="nothing within"),
+        pytest.param(['"""a""" b', "c"], ['"""a""" b', "c"], id="closed before the line's end"),
         pytest.param(["a\\", "  b\\", "c", "d"], ["a\n  b\nc", "d"], id="continued"),
         pytest.param(["a\\"], ["a"], id="continued by nothing"),
         pytest.param([], [], id="no lines"),

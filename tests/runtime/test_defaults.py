@@ -65,6 +65,11 @@ def test_null_is_as_good_as_absent(tmp_path: Path) -> None:
     assert model_sampling(write(tmp_path, generation={"do_sample": None})) == GREEDY
 
 
+def test_a_top_k_of_minus_1_is_none(tmp_path: Path) -> None:
+    advice = {"do_sample": True, "top_k": -1}
+    assert model_sampling(write(tmp_path, generation=advice)) == Sampling(1.0, 0, 1.0)
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -72,6 +77,7 @@ def test_null_is_as_good_as_absent(tmp_path: Path) -> None:
         ("temperature", "hot"),
         ("temperature", -1),
         ("top_k", 2.5),
+        ("top_k", -2),
         ("top_p", 0),
         ("top_p", [1]),
         ("min_p", 2),
