@@ -50,15 +50,21 @@ shift $((OPTIND - 1))
 operands MODEL "$@"
 (($# == 1)) || misused "one model is needed"
 model=$1
+[[ $target != *,* ]] || misused "-t must be one target, got '$target'"
+whole_number -p "$prompt" 1
+whole_number -n "$generate" 0
+whole_number -j "$threads" 1 "$(cores)"
+whole_number -r "$rounds" 0
 find_tool "say where it is: MLC_COMPILE, PYTHON"
 python=${PYTHON:-python3}
 on_path "$python" "say where it is: MLC_COMPILE, PYTHON"
+results "$prefix.md" "$prefix.json"
 
 if [[ -z $work ]]; then
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
 fi
-mkdir -p "$work" "$(dirname "$prefix")"
+mkdir -p "$work"
 
 # The passes of ours that this target runs and a build may leave out.
 "${tool[@]}" passes --json --quiet >"$work/passes.json"

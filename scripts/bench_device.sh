@@ -21,7 +21,8 @@ exit code:   0 all measured, 2 usage, else that of the last measurement that fai
 USAGE
 }
 
-prefix=dist/bench prompts=128,512 generate=64 repeats=3 threads=
+prefix=dist/bench prompts=128,512 generate=64 repeats=3 threads=1 all=$(cores)
+((all == 1)) || threads=1,$all
 for argument; do
   [[ $argument != --help ]] || { usage && exit 0; }
 done
@@ -40,6 +41,10 @@ done
 shift $((OPTIND - 1))
 operands ARTIFACT "$@"
 (($#)) || misused "no artifact given"
+whole_numbers -p "$prompts" 1
+whole_number -n "$generate" 0
+whole_numbers -j "$threads" 1
+whole_number -r "$repeats" 1
 for artifact; do
   [[ -f $artifact/manifest.json ]] ||
     refuse 2 "$artifact is not an artifact: it has no manifest.json" \
@@ -49,15 +54,11 @@ done
 find_tool "say where it is: MLC_COMPILE=.venv/bin/mlc-compile"
 python=${PYTHON:-python3}
 on_path "$python" "say where it is: PYTHON=.venv/bin/python"
-if [[ -z $threads ]]; then
-  cores=$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) # macOS has no nproc, and no affinity
-  threads=1
-  ((cores == 1)) || threads=1,$cores
-fi
+results "$prefix.csv" "$prefix.json"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-failed=0 runs=0
+failed=0 runs=0 measured=0
 for artifact; do
   for count in ${threads//,/ }; do
     for length in ${prompts//,/ }; do
@@ -74,13 +75,18 @@ for artifact; do
       if ((code)); then
         failed=$code
         rm "$work/$(printf '%05d' "$runs").json"
+      else
+        measured=$((measured + 1))
       fi
       runs=$((runs + 1))
     done
   done
 done
 
-mkdir -p "$(dirname "$prefix")"
+if ((measured == 0)); then
+  printf 'nothing was measured: no results are written\n' >&2
+  exit "$failed"
+fi
 "$python" - "$prefix" "$work" <<'PYTHON'
 import csv, json, pathlib, sys
 

@@ -41,6 +41,8 @@ done
 shift $((OPTIND - 1))
 operands MODEL "$@"
 (($# < 2)) || refuse 2 "one model at a time" "see $0 --help"
+whole_numbers -p "$prompts" 1
+whole_number -n "$generate" 0
 
 python=${PYTHON:-python3}
 on_path "$python" "say where it is: PYTHON=.venv/bin/python"

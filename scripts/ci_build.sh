@@ -36,7 +36,10 @@ while getopts :t:Q:o:c:i:e:f:ulh option; do
     t) targets+=("$OPTARG") ;;
     Q) options+=(--quant "$OPTARG") ;;
     o) out=$OPTARG ;;
-    c) cache=(--cache-dir "$OPTARG") ;;
+    c)
+      [[ -n $OPTARG ]] || misused "-c must be a directory, got ''"
+      cache=(--cache-dir "$OPTARG")
+      ;;
     i) import=$OPTARG ;;
     e) export=$OPTARG ;;
     f) options+=(--lockfile "$OPTARG") ;;
@@ -51,10 +54,28 @@ shift $((OPTIND - 1))
 operands MODEL "$@"
 ((${#targets[@]})) || misused "no target given"
 (($#)) || misused "no model given"
+[[ -z $export || -d $(dirname -- "$export") ]] ||
+  refuse 2 "$(dirname -- "$export"), where the bundle goes, is no directory" "make it first"
 
 find_tool "say where it is: MLC_COMPILE, PYTHON"
 python=${PYTHON:-python3}
 on_path "$python" "say where it is: MLC_COMPILE, PYTHON"
+# A build goes to OUT/MODEL-SCHEME/TARGET, by the name that mlc-compile gives the model.
+"$python" - "$@" <<'NAMES'
+import pathlib
+import sys
+
+taken = {}
+for model in sys.argv[1:]:
+    place = pathlib.Path("tiny-qwen3" if model == "demo" else model).resolve()
+    cached = place.parent.name == "snapshots" and place.parent.parent.name.startswith("models--")
+    name = place.parent.parent.name.rpartition("--")[2] if cached else place.name
+    first, where = taken.setdefault(name, (model, place))
+    if where != place:
+        print(f"error: {first} and {model} are both called {name}: they would be built into one "
+              "place\n hint: rename one, or build it apart with another -o", file=sys.stderr)
+        sys.exit(2)
+NAMES
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

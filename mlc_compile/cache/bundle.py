@@ -92,9 +92,11 @@ def import_entries(
     `take` is called with the directory of the files that lay beside them, for as long as the
     call lasts; it may raise, and nothing is imported then. A store that is full drops
     some, which it notes.
-    Raises ConfigError where it is no bundle, DamageError where it is a damaged one, and
-    OSError where the store cannot be written.
+    Raises ConfigError where it is no bundle or no regular file, DamageError where it is a damaged
+    one, and OSError where the store cannot be written.
     """
+    if is_there(bundle) and not is_file(bundle):
+        raise ConfigError(f"{bundle} is no regular file", hint=_EXPORTED)
     with bundle.open("rb") as file:
         _check(file, bundle)
         file.seek(START)
@@ -200,9 +202,7 @@ def _cut(name: str) -> str:
 
 def _check(file: BinaryIO, bundle: Path) -> None:
     if file.read(len(MAGIC)) != MAGIC:
-        raise ConfigError(
-            f"{bundle} is no cache bundle", hint="give a file that `mlc-compile cache export` wrote"
-        )
+        raise ConfigError(f"{bundle} is no cache bundle", hint=_EXPORTED)
     stated = file.read(DIGEST + 1)
     if stated != _digest_from(file, START).encode() + b"\n":
         raise DamageError(f"{bundle} is damaged: it does not have its digest", hint=_AGAIN)
@@ -251,4 +251,5 @@ def _taken_in(store: Store, found: Sequence[tuple[Entry, Path]]) -> tuple[Entry,
     return stayed
 
 
+_EXPORTED: Final = "give a file that `mlc-compile cache export` wrote"
 _AGAIN: Final = "copy or export it again"

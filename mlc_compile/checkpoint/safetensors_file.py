@@ -34,7 +34,10 @@ class StoredTensor:
     offset: int
 
     def read(self) -> Floats:
-        """The whole tensor, widened to float32 (which is exact)."""
+        """The whole tensor, widened to float32 (which is exact).
+
+        CheckpointError where the file became shorter meanwhile.
+        """
         if not self.shape:
             return self._load(0, 1).reshape(())
         return self.read_rows(0, self.shape[0])
@@ -49,13 +52,15 @@ class StoredTensor:
             return np.empty(0, np.float32)
         stored = np.dtype(STORED_AS[self.dtype])
         # A map per call: its pages leave our resident set as soon as they are widened.
-        raw: NDArray[Any] = np.memmap(
-            self.path,
-            stored,
-            mode="r",
-            offset=self.offset + start * stored.itemsize,
-            shape=(stop - start,),
-        )
+        offset = self.offset + start * stored.itemsize
+        raw: NDArray[Any]
+        try:
+            raw = np.memmap(self.path, stored, mode="r", offset=offset, shape=(stop - start,))
+        except ValueError as e:  # the header agreed with the size when it was read
+            raise CheckpointError(
+                f"{self.path} changed while it was read: it became shorter",
+                hint="leave it alone until the end, or download it again",
+            ) from e
         if self.dtype == "BF16":
             return (raw.astype(np.uint32) << 16).view(np.float32)
         return np.array(raw, np.float32)

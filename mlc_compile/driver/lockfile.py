@@ -205,6 +205,8 @@ def _read(path: Path) -> dict[tuple[str, str, str], Locked]:
 
     DamageError for what is no lock file of this format, ConfigError for no file at all.
     """
+    if path.exists() and not (path.is_file() or path.is_dir()):  # whose end may never come
+        raise ConfigError(f"{path} is no regular file", hint=_FOR_EXAMPLE)
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -214,9 +216,7 @@ def _read(path: Path) -> dict[tuple[str, str, str], Locked]:
             f"{path.parent}, where the lock file goes, is no directory", hint="make it first"
         ) from None
     except IsADirectoryError as e:
-        raise ConfigError(
-            f"{path} is a directory, a lock file is a file", hint=f"for example --lockfile {NAME}"
-        ) from e
+        raise ConfigError(f"{path} is a directory, a lock file is a file", hint=_FOR_EXAMPLE) from e
     try:
         found = msgspec.json.decode(data, type=_File)
     except (msgspec.DecodeError, RecursionError) as e:
@@ -260,4 +260,5 @@ def _short(value: str | None) -> str:
 
 NOT_LOCKED: Final = ("program",)  # the linker's file: its version is locked
 EMPTY: Final = ("", "[]", "null")
+_FOR_EXAMPLE: Final = f"for example --lockfile {NAME}"
 _ANEW: Final = "remove it, and build again to write it anew"

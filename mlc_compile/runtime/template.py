@@ -14,7 +14,7 @@ import jinja2.ext
 import jinja2.sandbox
 import msgspec
 
-from mlc_compile.errors import CheckpointError
+from mlc_compile.errors import CheckpointError, DamageError
 from mlc_compile.runtime.defaults import read_json
 
 TOKENIZER_CONFIG: Final = "tokenizer_config.json"
@@ -77,14 +77,13 @@ class ChatTemplate:
 
 
 def read_template(directory: Path) -> ChatTemplate:
-    """The template of an artifact; CheckpointError if the model has none."""
+    """The template of an artifact.
+
+    CheckpointError if the model has none, DamageError for a file that cannot be read as text.
+    """
     config = read_json(directory, TOKENIZER_CONFIG)
     file = directory / TEMPLATE_FILE
-    source = (
-        file.read_text(encoding="utf-8")
-        if file.is_file()
-        else _default(config.get("chat_template"))
-    )
+    source = _text_of(file) if file.is_file() else _default(config.get("chat_template"))
     if source is None:
         raise CheckpointError(
             f"{directory} has no chat template, so this model cannot chat",
@@ -101,6 +100,16 @@ def without_half_thought(prompt: str, answer: str) -> str:
     """
     begun = prompt.rstrip().endswith(THINK) or answer.lstrip().startswith(THINK)
     return "" if begun and THOUGHT not in answer else answer
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as e:
+        raise DamageError(
+            f"{file} is damaged: it is not UTF-8 text",
+            hint="rebuild the artifact; if the model's own file is like this, download it again",
+        ) from e
 
 
 def _default(value: Any) -> str | None:

@@ -244,6 +244,16 @@ def test_a_tar_of_a_foreign_kind_is_no_bundle(store, tmp_path):
         import_entries(store, tmp_path / "bundle")
 
 
+def test_a_bundle_is_not_read_from_a_pipe(full, tmp_path):
+    export_entries(full, tmp_path / "bundle")
+    read, write = os.pipe()
+    os.write(write, (tmp_path / "bundle").read_bytes()[:1024])
+    os.close(write)
+    with pytest.raises(ConfigError, match=f"/dev/fd/{read} is no regular file"):
+        import_entries(Store(tmp_path / "other"), Path(f"/dev/fd/{read}"))
+    os.close(read)
+
+
 def test_a_directory_is_no_place_for_a_bundle(full, tmp_path):
     with pytest.raises(ConfigError, match="is a directory"):
         export_entries(full, tmp_path)

@@ -49,6 +49,16 @@ def test_rows_are_those_of_the_whole(tmp_path):
     assert tensor.read_rows(3, 3).shape == (0, 5)
 
 
+@pytest.mark.parametrize("left", [0, 10, 100])
+def test_a_file_that_became_shorter_is_told(tmp_path, left):
+    path = write(tmp_path / "f", {"w": entry("F32", [7, 5], 0, 140)}, bytes(140))
+    tensor = read_header(path)["w"]
+    with path.open("r+b") as file:
+        file.truncate(left)
+    with pytest.raises(CheckpointError, match="f changed while it was read"):
+        tensor.read()
+
+
 def test_a_scalar_and_an_empty_tensor_keep_their_shapes(tmp_path):
     header = {"empty": entry("F32", [0, 3], 0, 0), "scalar": entry("F32", [], 0, 4)}
     tensors = read_header(write(tmp_path / "f", header, np.float32(7).tobytes()))

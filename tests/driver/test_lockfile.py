@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -305,6 +306,8 @@ def test_a_place_that_takes_no_file_is_refused_before_the_work(locked, tmp_path,
         locked(lock=tmp_path)
     with pytest.raises(ConfigError, match="is no directory"):
         locked(lock=tmp_path / "none" / "mlc-compile.lock")
+    with pytest.raises(ConfigError, match="/dev/null is no regular file"):
+        locked(lock=Path("/dev/null"))
     assert stub == []
 
 

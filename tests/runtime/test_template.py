@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mlc_compile.errors import CheckpointError
+from mlc_compile.errors import CheckpointError, DamageError
 from mlc_compile.runtime.template import ChatTemplate, Message, read_template
 
 CHAT = [Message("system", "Be <brief>."), Message("user", "Hi"), Message("assistant", "Ho"),
@@ -88,6 +88,12 @@ def test_a_list_without_a_default_template_is_none(tmp_path: Path, named: list[o
 def test_a_template_in_a_file_of_its_own_wins(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("file")
     assert read_template(write(tmp_path, {"chat_template": "config"})).render(CHAT) == "file"
+
+
+def test_a_file_that_is_no_text_is_damage(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_bytes(b"caf\xe9")
+    with pytest.raises(DamageError, match=r"chat_template\.jinja is damaged: .* UTF-8"):
+        read_template(write(tmp_path, {}))
 
 
 def test_a_model_without_a_template_cannot_chat(tmp_path: Path) -> None:

@@ -105,10 +105,36 @@ def test_without_the_list_of_passes_nothing_is_built(ablate):
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["one", "two"], ["-x", "model"], ["-r"], ["model", "-r", "1"]]
+    ("arguments", "said"),
+    [
+        ([], "one model"),
+        (["one", "two"], "one model"),
+        (["-x", "model"], "unknown option -x"),
+        (["-r"], "-r needs a value"),
+        (["model", "-r", "1"], "options go before MODEL: -r"),
+        (["-r", "abc", "model"], "-r must be a whole number, got 'abc'"),
+        (["-r", "1.5", "model"], "-r must be a whole number, got '1.5'"),
+        (["-r", "", "model"], "-r must be a whole number, got ''"),
+        (["-r", "-1", "model"], "-r must be a whole number, got '-1'"),
+        (["-r", "010", "model"], "-r must be a whole number, got '010'"),
+        (["-p", "0", "model"], "-p must be 1 or more, got 0"),
+        (["-p", "8,16", "model"], "-p must be a whole number, got '8,16'"),
+        (["-n", "x", "model"], "-n must be a whole number, got 'x'"),
+        (["-j", "9999", "model"], "-j must be 1 to "),
+        (["-t", "metal,cpu", "model"], "-t must be one target, got 'metal,cpu'"),
+    ],
 )
-def test_misuse_is_told_with_the_usage(ablate, arguments):
+def test_misuse_is_told_with_the_usage_before_anything_is_built(ablate, arguments, said):
     ran = ablate(*arguments)
     assert ran.returncode == 2
+    assert said in ran.stderr
+    assert "building" not in ran.stderr
     assert "usage: ablate.sh" in ran.stderr
     assert ablate("--help").returncode == 0
+
+
+def test_a_place_that_takes_no_results_is_told_before_anything_is_built(ablate, tmp_path):
+    (tmp_path / "file").write_text("")
+    ran = ablate("-o", "file/a", "model")
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("error: file/a.md cannot be written\n")

@@ -93,6 +93,13 @@ def test_a_failing_artifact_sets_the_exit_code_and_spares_the_rest(bench, tmp_pa
         (["-z", "one"], "unknown option -z"),
         (["-o"], "-o needs a value"),
         (["one", "-r", "1"], "options go before ARTIFACT: -r"),
+        (["-p", "", "one"], "-p must be whole numbers separated by commas, got ''"),
+        (["-p", ",", "one"], "-p must be whole numbers separated by commas, got ','"),
+        (["-p", "8,0", "one"], "-p must be 1 or more, got 0"),
+        (["-j", "", "one"], "-j must be whole numbers separated by commas, got ''"),
+        (["-j", "1,x", "one"], "-j must be whole numbers separated by commas, got '1,x'"),
+        (["-n", "1,2", "one"], "-n must be a whole number, got '1,2'"),
+        (["-r", "0", "one"], "-r must be 1 or more, got 0"),
     ],
 )
 def test_wrong_usage_is_explained_and_measures_nothing(bench, tmp_path, arguments, said):
@@ -100,7 +107,27 @@ def test_wrong_usage_is_explained_and_measures_nothing(bench, tmp_path, argument
     assert ran.returncode == 2
     assert said in ran.stderr
     assert "usage:" in ran.stderr
+    assert "tokens\n" not in ran.stderr.partition("usage:")[0]
     assert not (tmp_path / "dist").exists()
+
+
+@pytest.mark.parametrize("prefix", ["one/manifest.json/b", "out"])
+def test_a_place_that_takes_no_results_is_told_before_anything_is_measured(bench, tmp_path, prefix):
+    (tmp_path / "out.json").mkdir()
+    ran = bench("-o", prefix, "-j", "1", "-p", "8", "one")
+    assert ran.returncode == 2
+    error, hint = ran.stderr.splitlines()
+    assert error.endswith(" cannot be written")
+    assert hint.startswith(" hint: ")
+
+
+def test_where_everything_failed_the_old_results_stay(bench, tmp_path):
+    for name in ("b.csv", "b.json"):
+        (tmp_path / name).write_text("old")
+    ran = bench("-o", "b", "-j", "1", "-p", "8", "broken")
+    assert (ran.returncode, ran.stdout) == (4, "")
+    assert "nothing was measured" in ran.stderr
+    assert [(tmp_path / name).read_text() for name in ("b.csv", "b.json")] == ["old", "old"]
 
 
 def test_what_is_no_artifact_is_told_in_two_lines(bench):

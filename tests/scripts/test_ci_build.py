@@ -79,13 +79,47 @@ def test_a_lock_file_is_written_kept_and_obeyed(ci):
     assert lock.read_text() == text
 
 
-def test_an_interrupt_ends_it_and_starts_no_other_build(tmp_path):
-    program = tmp_path / "mlc-compile"
-    program.write_text('#!/bin/sh\necho "$2" >>asked\nexit 130\n')
+def stood_in(directory, *words, code=1):
+    """Run it where `mlc-compile` only exits with `code`; and the models that it was asked for."""
+    program = directory / "mlc-compile"
+    program.write_text(f'#!/bin/sh\necho "$2" >>asked\nexit {code}\n')
     program.chmod(0o755)
-    env = os.environ | {"MLC_COMPILE": str(program), "PYTHON": sys.executable}
-    ran = subprocess.run([SCRIPT, "-t", "cpu", "one", "two"], cwd=tmp_path, env=env, check=False)
-    assert (ran.returncode, (tmp_path / "asked").read_text()) == (130, "one\n")
+    (directory / "asked").write_text("")
+    ran = subprocess.run(
+        [SCRIPT, "-t", "cpu", *words],
+        cwd=directory,
+        env=os.environ | {"MLC_COMPILE": str(program), "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return ran, (directory / "asked").read_text().splitlines()
+
+
+def test_an_interrupt_ends_it_and_starts_no_other_build(tmp_path):
+    ran, asked = stood_in(tmp_path, "one", "two", code=130)
+    assert (ran.returncode, asked) == (130, ["one"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["a/m", "b/m"], "a/m and b/m are both called m"),
+        (["demo", "a/tiny-qwen3"], "demo and a/tiny-qwen3 are both called tiny-qwen3"),
+        (["a/m", "models--org--m/snapshots/1"], "are both called m"),
+        (["-e", "none/bundle", "a/m"], "none, where the bundle goes, is no directory"),
+    ],
+)
+def test_what_would_be_lost_is_refused_before_anything_is_built(tmp_path, words, said):
+    ran, asked = stood_in(tmp_path, *words)
+    assert (ran.returncode, asked) == (2, [])
+    assert said in ran.stderr
+    assert "\n hint: " in ran.stderr
+
+
+def test_one_model_under_two_paths_is_no_clash(tmp_path):
+    _, asked = stood_in(tmp_path, "a/m", "a/../a/m/")
+    assert asked == ["a/m", "a/../a/m/"]
 
 
 @pytest.mark.parametrize(
@@ -95,6 +129,7 @@ def test_an_interrupt_ends_it_and_starts_no_other_build(tmp_path):
         (["-t"], "-t needs a value"),
         (["-z"], "unknown option -z"),
         (["-t", "cpu", "model", "-l"], "options go before MODEL: -l"),
+        (["-c", "", "-t", "cpu", "model"], "-c must be a directory, got ''"),
     ],
 )
 def test_misuse_is_told_with_the_usage(options, said):
