@@ -49,17 +49,18 @@ def compile_kernel() -> Callable[..., Kernel]:
     A write outside of an array fails the test; a read there gives NaN.
     """
     import tvm
+    from tvm_ffi import StructuralKey
 
     from mlc_compile.emit.cpu import code_generation, tvm_target
 
-    @functools.lru_cache(maxsize=256)  # claims about one kernel share it
-    def code(source: str, target: str) -> Callable[..., None]:
-        module = tvm.IRModule({"main": tvm.ir.load_json(source)})
+    @functools.lru_cache(maxsize=128)  # claims about one kernel share it
+    def code(same: StructuralKey, target: str) -> Callable[..., None]:
+        module = tvm.IRModule({"main": same.key})
         with code_generation():
             return tvm.compile(module, target=tvm_target(find_target(target)))["main"]
 
     def compiled(func: object, target: str = "cpu") -> Kernel:
-        run = code(tvm.ir.save_json(func.with_attr("global_symbol", "main")), target)
+        run = code(StructuralKey(func.with_attr("global_symbol", "main")), target)
 
         def call(*arguments: np.ndarray | int) -> Arrays:
             guarded = [_Guarded(a) if isinstance(a, np.ndarray) else a for a in arguments]
