@@ -2,8 +2,8 @@
 
 Floats: every sum and product is exact to its own rounding (NoContraction), except a product
 that is a summand at once: `a + b * c` may be one fused multiply-add. And that not where the
-product is of a constant and a whole number, `x - floor(y) * c`: this is how angles are reduced
-by pi/2 in parts, which must cancel digit by digit. Min and max of a NaN and a number are the
+product is of a constant and a whole number, `x - floor(y) * c`: so are arguments reduced in
+parts, which must cancel digit by digit. Min and max of a NaN and a number are the
 number. Comparisons with NaN are false, but for "not equal".
 
 Integers wrap. Vulkan leaves the remainder of a negative number undefined, so remainders are
