@@ -88,6 +88,11 @@ def listing(items: Iterable[str], limit: int = 5) -> str:
     return f"{shown} and {rest} more" if rest > 0 else shown
 
 
+def count(number: int, thing: str) -> str:
+    """`1 core`, `2 cores`."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def last_line(said: str, otherwise: str) -> str:
     """The last line that a program said before it failed; `otherwise` if it said nothing."""
     return said.strip().rpartition("\n")[2] or otherwise

@@ -34,6 +34,11 @@ PINS: Final = {name: pin.version for name, pin in DISTRIBUTIONS.items()}
 OVERRIDES: Final = ("TVM_USE_RUNTIME_LIB", "TVM_LIBRARY_PATH")
 
 
+def distribution_of(package: str) -> str:
+    """The pinned distribution that brings a package."""
+    return next(name for name, pin in DISTRIBUTIONS.items() if pin.package == package)
+
+
 def installed(distribution: str) -> str | None:
     """The installed version of a distribution, None where it is absent."""
     try:

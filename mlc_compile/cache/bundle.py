@@ -95,8 +95,7 @@ def import_entries(
     Raises ConfigError where it is no bundle or no regular file, DamageError where it is a damaged
     one, and OSError where the store cannot be written.
     """
-    if is_there(bundle) and not is_file(bundle):
-        raise ConfigError(f"{bundle} is no regular file", hint=_EXPORTED)
+    _require_file(bundle)
     with bundle.open("rb") as file:
         _check(file, bundle)
         file.seek(START)
@@ -200,6 +199,15 @@ def _cut(name: str) -> str:
     return repr(name if len(name) <= LONGEST else f"{name[:LONGEST]}...")
 
 
+def _require_file(bundle: Path) -> None:
+    """ConfigError for what is no file, or one whose end may never come."""
+    if is_file(bundle):
+        return
+    other = bundle.exists() and not bundle.is_dir()
+    told = f"{bundle} is no regular file" if other else f"no bundle {bundle}"
+    raise ConfigError(told, hint=_EXPORTED)
+
+
 def _check(file: BinaryIO, bundle: Path) -> None:
     if file.read(len(MAGIC)) != MAGIC:
         raise ConfigError(f"{bundle} is no cache bundle", hint=_EXPORTED)
@@ -251,5 +259,5 @@ def _taken_in(store: Store, found: Sequence[tuple[Entry, Path]]) -> tuple[Entry,
     return stayed
 
 
-_EXPORTED: Final = "give a file that `mlc-compile cache export` wrote"
+_EXPORTED: Final = "give a file that mlc-compile cache export wrote"
 _AGAIN: Final = "copy or export it again"

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mlc_compile.cli.console import Output, count, output_options, plain_table
+from mlc_compile.cli.console import Output, output_options, plain_table
 from mlc_compile.cli.values import numbers
-from mlc_compile.errors import ConfigError
+from mlc_compile.errors import ConfigError, count
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -30,7 +30,7 @@ from mlc_compile.cli.options import (
     targets_named,
 )
 from mlc_compile.cli.values import require_directory_of, size
-from mlc_compile.errors import ConfigError, DamageError
+from mlc_compile.errors import DamageError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -202,10 +202,6 @@ def import_(
     from mlc_compile.cache.bundle import import_entries
     from mlc_compile.records import RecordStore
 
-    if not bundle.exists() or bundle.is_dir():
-        raise ConfigError(
-            f"no bundle {bundle}", hint="give a file that mlc-compile cache export wrote"
-        )
     store, records, merged = (
         _opened(output, cache_size),
         open_records(output.cache_dir),

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from mlc_compile.cli.console import Output, count, output_options, tell_error
+from mlc_compile.cli.console import Output, output_options, tell_error
 from mlc_compile.cli.options import NOT_UTF8, Artifact, Stop, Threads
 from mlc_compile.cli.sampling import sampling_options
 from mlc_compile.cli.turns import read_turns
-from mlc_compile.errors import ConfigError
+from mlc_compile.errors import ConfigError, count
 
 if TYPE_CHECKING:
     from mlc_compile.runtime.conversation import Conversation

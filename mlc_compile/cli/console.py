@@ -52,8 +52,7 @@ class Output:
     @cached_property
     def cache_dir(self) -> Path:
         """Where build cache and tuning records are; EnvironmentError_ if no place is safe."""
-        named = self.cache or os.environ.get(CACHE_VARIABLE)  # empty: as if it were not there
-        return Path(named) if named else default_cache_dir()
+        return self.cache or default_cache_dir()
 
     def result(self, value: object, shown: "RenderableType | None" = None) -> None:
         """The result: `value` as JSON with `--json`, else `shown` (text or anything rich draws).
@@ -123,11 +122,6 @@ def plain_table(*headers: str, folding: Sequence[str] = (), dropped: Sequence[st
     return PlainTable(headers, Yielding(folding, dropped))
 
 
-def count(number: int, thing: str) -> str:
-    """`1 core`, `2 cores`."""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
-
-
 def timings(seconds: Mapping[str, float]) -> str:
     """`importing 0.5 s, optimizing 2.0 s`: the stages of a job."""
     return ", ".join(f"{stage} {took:.1f} s" for stage, took in seconds.items())
@@ -173,8 +167,9 @@ def _refuse_empty(parameter: inspect.Parameter) -> None:
 
 
 def _asked(text: str) -> Path | None:
-    """An empty `--cache-dir` asks for nothing, as an empty variable does."""
-    return Path(text) if text else None
+    """An empty `--cache-dir` leaves it to the variable, an empty variable to the default."""
+    named = text or os.environ.get(CACHE_VARIABLE)
+    return Path(named) if named else None
 
 
 def _shared(

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -34,10 +34,10 @@ def sampling_options(
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
-        def with_options(*args: object, **given: object) -> None:
+        def with_options(*args: object, **given: Any) -> None:
             from mlc_compile.runtime.sampler import Asked
 
-            asked = Asked(**{name: given.pop(name) for name in OPTIONS})  # type: ignore[arg-type]
+            asked = Asked(**{name: given.pop(name) for name in OPTIONS})
             command(*args, sampling=asked, **given)
 
         parameters = inspect.signature(command).parameters
@@ -58,6 +58,9 @@ def _parameter(name: str, left_open: str) -> inspect.Parameter:
         show_default="random" if neutral is None else left_open or neutral,
         rich_help_panel=PANEL,
     )
-    annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, keyword, default=None, annotation=annotation)
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[kind | None, option],
+    )

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import tvm
 from tvm import IRModule, s_tir, tirx
+from tvm.ir.transform import Sequential
 
 DIGITS: Final = ".6e"  # how Metal's and WebGPU's generators print
 Node = dict[str, Any]
@@ -63,10 +64,8 @@ def _graph(func: tirx.PrimFunc) -> dict[str, Any]:
 
 def _lowered(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """The function with its reductions over threads lowered; TVM's own run finds none."""
-    mod = IRModule({"main": func})
-    for step in (s_tir.transform.CanonicalizeLoop(), s_tir.transform.LowerCrossThreadReduction()):
-        mod = step(mod)
-    return mod["main"]
+    steps = [s_tir.transform.CanonicalizeLoop(), s_tir.transform.LowerCrossThreadReduction()]
+    return Sequential(steps)(IRModule({"main": func}))["main"]
 
 
 def _inexact(nodes: list[Node]) -> list[Node]:

@@ -83,11 +83,11 @@ class Engine:
     def next_token(self, token: int, sampler: Sampler) -> int:
         """Append one token; the one that `sampler` chooses to follow it. Errors as for `prefill`.
 
-        Where the library can choose, the logits stay on the device, and that of the chosen
+        Where the library can choose so, the logits stay on the device, and that of the chosen
         token alone is known to be finite. That finds what goes wrong on the way, which makes
         all logits NaN; a damaged row of the head shows in the logits of every prefill.
         """
-        if not self._model.chooses:
+        if not self._model.chooses or sampler.sampling.host_only:
             return sampler.sample(self.decode(token))
         self._check((token,))
         chosen = self._model.next_token(token, self.length, sampler)

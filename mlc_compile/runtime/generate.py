@@ -94,7 +94,7 @@ def generate(
         pieces.add(stream.feed(token))
         reason = _ending(request, len(tokens), pieces, engine)
         if reason is None:
-            token = _next_token(engine, token, sampler)
+            token = engine.next_token(token, sampler)
     pieces.end(stream.flush())
     return Generation(
         prompt_token_ids=tuple(prompt),
@@ -119,13 +119,6 @@ def _ending(request: Request, told: int, pieces: "_Pieces", engine: Engine) -> F
     if engine.room == 0:
         return "context"
     return "interrupt" if request.interrupted() else None
-
-
-def _next_token(engine: Engine, token: int, sampler: Sampler) -> int:
-    """Chosen where the logits are, unless what chooses there does not know the settings."""
-    if sampler.sampling.host_only:
-        return sampler.sample(engine.decode(token))
-    return engine.next_token(token, sampler)
 
 
 class _Pieces:

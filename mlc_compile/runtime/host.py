@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mlc_compile.errors import ConfigError
+from mlc_compile.errors import ConfigError, count
 
 SYSFS: Final = Path("/sys")
 PINNING: Final = ("linux", "android")  # systems that let a process choose its CPUs
@@ -71,9 +71,9 @@ def require_threads(threads: int | None) -> None:
     """ConfigError if `threads` are more than the CPUs that this process may use."""
     allowed = len(_allowed_cpus())
     if threads is not None and threads > allowed:
-        cores = "1 core" if allowed == 1 else f"{allowed} cores"
         raise ConfigError(
-            f"--threads {threads}, but this machine lets us use {cores}", hint=f"at most {allowed}"
+            f"--threads {threads}, but this machine lets us use {count(allowed, 'core')}",
+            hint=f"at most {allowed}",
         )
 
 

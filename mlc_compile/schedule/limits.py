@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 from tvm import IRModule, s_tir, tirx
+from tvm.ir.transform import Sequential
 
 from mlc_compile.errors import TargetError
 from mlc_compile.target import Device, Target
@@ -19,11 +20,13 @@ EXTENT: Final = "thread_extent"  # the attribute by which a kernel binds an inde
 BLOCK: Final = "blockIdx.x"
 THREAD: Final = "threadIdx."
 SHARED: Final = "shared"
-PLACING: Final = (  # of TVM's own lowering, and in its order
-    s_tir.transform.LowerInitBlock(),
-    s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
-    s_tir.transform.ConvertBlocksToOpaque(),
-    s_tir.transform.CompactBufferAllocation(),
+PLACING: Final = Sequential(  # of TVM's own lowering, and in its order
+    [
+        s_tir.transform.LowerInitBlock(),
+        s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+        s_tir.transform.ConvertBlocksToOpaque(),
+        s_tir.transform.CompactBufferAllocation(),
+    ]
 )
 HINT: Final = "the model's shapes are too large for this target's kernels: choose another target"
 
@@ -68,10 +71,7 @@ def _placed(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     if not isinstance(func.body, s_tir.SBlockRealize):
         return func
-    mod = IRModule({"main": func})
-    for step in PLACING:
-        mod = step(mod)
-    return mod["main"]
+    return PLACING(IRModule({"main": func}))["main"]
 
 
 def _excesses(func: tirx.PrimFunc, device: Device) -> Iterator[tuple[str, int, int]]:

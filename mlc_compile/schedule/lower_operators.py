@@ -19,6 +19,7 @@ from tvm.ir import Op
 from tvm.ir.transform import PassContext, module_pass
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from mlc_compile.errors import count
 from mlc_compile.passes import events
 from mlc_compile.passes.rewrite import relax_functions
 from mlc_compile.records import NOTHING, Chosen, Record, Workload
@@ -58,8 +59,8 @@ class LowerOperators:
         for key, value in (mod.attrs or {}).items():
             out = out.with_attr(key, value)
         chosen = [
-            events.Event(NAME, name, "done", f"{count} call{'s' * (count != 1)}")
-            for name, count in sorted(lowerer.used.items())
+            events.Event(NAME, name, "done", count(calls, "call"))
+            for name, calls in sorted(lowerer.used.items())
         ]
         left = [
             events.Event(NAME, name, "refused", "no kernel of ours takes its arguments: TVM's does")

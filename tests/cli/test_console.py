@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from mlc_compile.cli import console
-from mlc_compile.cli.console import Bars, Output, count, output_options, plain_table, tell_error
+from mlc_compile.cli.console import Bars, Output, output_options, plain_table, tell_error
 from mlc_compile.progress import SILENT
 
 
@@ -78,10 +78,6 @@ def test_a_table_in_a_pipe_is_neither_folded_nor_cut(capsys):
 def test_an_error_is_told_with_its_hint_if_it_has_one(capsys, hint, told):
     tell_error("torn", hint)
     assert capsys.readouterr().err == told
-
-
-def test_one_thing_is_singular():
-    assert [count(n, "core") for n in (0, 1, 2)] == ["0 cores", "1 core", "2 cores"]
 
 
 def test_streamed_text_waits_for_the_object_with_json(capsys):

@@ -21,7 +21,7 @@ from mlc_compile.emit.link.linker import ZIG, zig_cache
 from mlc_compile.emit.tool import run_tool
 from mlc_compile.errors import TargetError
 from mlc_compile.staging.lock import hold
-from mlc_compile.tvm_version import install_hint, installed
+from mlc_compile.tvm_version import distribution_of, install_hint, installed
 
 HERE: Final = Path(__file__).parent
 TRIPLE: Final = ("-target", "wasm32-wasi")
@@ -75,7 +75,6 @@ TAKEN: Final = (
     ("tvm_ffi", "3rdparty/dlpack/include", "3rdparty/tvm-ffi/3rdparty/dlpack/include"),
 )
 SUFFIXES: Final = frozenset({".c", ".cc", ".h"})
-DISTRIBUTIONS: Final = {"tvm": "apache-tvm", "tvm_ffi": "apache-tvm-ffi"}
 OTHER_ZIG: Final = "pip install 'ziglang==0.17.1', which is known to"
 
 
@@ -107,7 +106,7 @@ def require_sources() -> None:
 
 def _absent(package: str, what: str) -> TargetError:
     return TargetError(
-        f"the installed {DISTRIBUTIONS[package]} has no sources of the WebAssembly runtime: "
+        f"the installed {distribution_of(package)} has no sources of the WebAssembly runtime: "
         f"{what} is missing",
         hint=install_hint(),
     )
