@@ -71,6 +71,14 @@ class Active:
 
 
 @dataclass(slots=True)
+class Copies:
+    """Asynchronous copies that nobody has waited for, and how many groups each thread has ended."""
+
+    groups: Array  # [threads]
+    copies: list[object] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class Frame:
     """What a running statement sees; `views` and `fragments` are keyed by buffer."""
 
@@ -78,6 +86,7 @@ class Frame:
     values: dict[int, Array] = field(default_factory=dict)
     views: dict[int, object] = field(default_factory=dict)
     fragments: dict[int, object] = field(default_factory=dict)
+    copies: Copies | None = None
 
     @contextmanager
     def only(self, active: Active) -> Iterator[None]:

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 import tvm
 
-from . import wmma
+from . import copies, mma, wmma
 from .dtypes import constant, reinterpret, type_of
 from .errors import DivergentBarrier, DivergentShuffle, Unsupported
 from .frame import Frame
@@ -162,4 +162,6 @@ CALLS: Final[Mapping[str, Rule]] = {
     "tvm_warp_shuffle_xor": _shuffle(_xor),
     "cuda.atomic_add": _atomic_add,
     **wmma.CALLS,
+    **mma.CALLS,
+    **copies.CALLS,
 }

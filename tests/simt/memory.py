@@ -70,6 +70,13 @@ class FlatView:
         self._touch(active, index)
         self.array[index] = active.select(value)
 
+    def expect(self, active: Active, index: Array) -> None:
+        """The elements at `index` will be written: they are touched now, and hold nothing."""
+        index = active.select(self._place(active, index, "write"))
+        self._touch(active, index)
+        if self.memory.written is not None:
+            self.memory.written[self._unit(index)] = False
+
     def atomic_add(self, active: Active, index: Array, value: Array) -> None:
         """Add to elements one thread after another; atomic updates race with plain accesses."""
         index = active.select(self._place(active, index, "atomic add"))

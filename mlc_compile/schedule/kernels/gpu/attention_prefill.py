@@ -5,7 +5,7 @@ the keys a tile at a time with a running softmax (FlashAttention, Dao et al. 202
 in powers of two.
 """
 
-from typing import Final
+from typing import Final, Protocol
 
 from tvm import tirx
 from tvm.tirx.script import builder as T
@@ -14,12 +14,39 @@ from mlc_compile.ops import Attention
 from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.gpu import words as g
 from mlc_compile.schedule.kernels.gpu.attention_pages import Pages
-from mlc_compile.schedule.kernels.gpu.attention_tile import Keys, State, Task
+from mlc_compile.schedule.kernels.gpu.attention_rows import Keys, Place, Rows
+from mlc_compile.schedule.kernels.gpu.attention_tile import Tiles
 from mlc_compile.schedule.kernels.gpu.attention_tiling import LOG2_E, Tiling
+from mlc_compile.schedule.kernels.gpu.attention_warps import Warps
 from mlc_compile.schedule.kernels.vector import Buffer, Expr
 from mlc_compile.target import Device
 
 BLOCKS: Final = 2  # on a multiprocessor
+
+
+class Method(Protocol):
+    """How a block attends."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def threads(self) -> int: ...
+    def attend(
+        self,
+        rows: Rows,
+        thread: Expr,
+        q: Buffer,
+        out: tuple[Buffer, Buffer],
+        how: tuple[Expr, Expr],
+    ) -> None:
+        """What a block does; `out` is o and lse, `how` whether it is causal and the scale."""
+
+
+def method_for(a: Attention, dtype: str, device: Device) -> Method:
+    """On tensor cores, where there are any and heads and elements are for them."""
+    if Warps.fit(a, dtype, device):
+        return Warps(a.d)
+    return Tiles(Tiling.of(a, dtype, device))
 
 
 def ragged(a: Attention, dtype: str, device: Device) -> tirx.PrimFunc:
@@ -29,7 +56,7 @@ def ragged(a: Attention, dtype: str, device: Device) -> tirx.PrimFunc:
     kv_indptr. The signature is that of the builtin; what RoPE at this late point would need is
     not read.
     """
-    m, n, lanes = v.size("m"), v.size("n"), g.lanes_for(a.d)
+    m, n = v.size("m"), v.size("n")
     with v.kernel() as builder:
         batch = v.size("batch")
         q = v.argument("q", (m, a.h_q, a.d), dtype)
@@ -39,18 +66,17 @@ def ragged(a: Attention, dtype: str, device: Device) -> tirx.PrimFunc:
         g.view("q_rope_position", (m,), "int32")
         g.view("k_rope_offset", (batch,), "int32")
 
-        def load(side: int, sequence: Expr, token: Expr, head: Expr, column: Expr) -> Expr:
-            row = kv_indptr[sequence] + token
-            return v.load(sides[side], row, head, column, lanes=lanes)
+        def place(side: int, sequence: Expr, token: Expr, head: Expr, column: Expr) -> Place:
+            return sides[side], (kv_indptr[sequence] + token, head, column)
 
-        keys = Keys(lambda s: kv_indptr[s + 1] - kv_indptr[s], load)
-        _attend(a, Tiling.of(a, dtype, device), (q, q_indptr, m, batch), keys, device)
+        keys = Keys(lambda s: kv_indptr[s + 1] - kv_indptr[s], place)
+        _attend(a, dtype, (q, q_indptr, m, batch), keys, device)
     return builder.get()
 
 
 def paged(a: Attention, dtype: str, page: int, device: Device) -> tirx.PrimFunc:
     """q[m, h_q, d] over the pages -> o[m, h_q, d], lse f32[m, h_q], as `ragged`."""
-    m, lanes = v.size("m"), g.lanes_for(a.d)
+    m = v.size("m")
     with v.kernel() as builder:
         batch = v.size("batch")
         q = v.argument("q", (m, a.h_q, a.d), dtype)
@@ -59,43 +85,42 @@ def paged(a: Attention, dtype: str, page: int, device: Device) -> tirx.PrimFunc:
         g.view("k_rope_offset", (batch,), "int32")
         g.view("q_rope_position", (m,), "int32")
 
-        def load(side: int, sequence: Expr, token: Expr, head: Expr, column: Expr) -> Expr:
+        def place(side: int, sequence: Expr, token: Expr, head: Expr, column: Expr) -> Place:
             at = (pages.page_of(sequence, token), side, head, token % page, column)
-            return v.load(pages.data, *at, lanes=lanes)
+            return pages.data, at
 
-        keys = Keys(pages.length, load)
-        _attend(a, Tiling.of(a, dtype, device), (q, q_indptr, m, batch), keys, device)
+        keys = Keys(pages.length, place)
+        _attend(a, dtype, (q, q_indptr, m, batch), keys, device)
     return builder.get()
 
 
 def _attend(
     a: Attention,
-    t: Tiling,
+    dtype: str,
     queries: tuple[Buffer, Buffer, Expr, Expr],
     keys: Keys,
     device: Device,
 ) -> None:
-    """The rest of the parameters, and the kernel."""
+    """The rest of the parameters, and the kernel.
+
+    A sequence's last tiles see most keys, so the blocks that begin first have them.
+    """
     q, q_indptr, m, batch = queries
-    o = v.argument("o", (m, a.h_q, a.d), t.dtype)
-    lse = v.argument("lse", (m, a.h_q))
+    out = v.argument("o", (m, a.h_q, a.d), dtype), v.argument("lse", (m, a.h_q))
     causal = g.number("causal", "int32")
     g.number("rotary_mode", "int32")
     g.number("rope_scale", v.F32)
     g.number("rope_theta", v.F32)
-    scale = g.number("scale", v.F32)
-    group = a.h_q // a.h_kv
-    tiles = m * group // t.rows + batch  # rounded up in each sequence
-    with g.each_block(tiles * a.h_kv, device, threads=t.threads) as (block, thread):
-        tile, sequence = _find(q_indptr, block // a.h_kv, batch, group, t.rows)
+    scale = g.number("scale", v.F32) * v.const(LOG2_E)
+    method, group = method_for(a, dtype, device), a.h_q // a.h_kv
+    tiles = m * group // method.rows + batch  # rounded up in each sequence
+    with g.each_block(tiles * a.h_kv, device, threads=method.threads) as (block, thread):
+        number = tiles - 1 - block // a.h_kv
+        tile, sequence = _find(q_indptr, number, batch, group, method.rows)
         with g.resident(BLOCKS), T.If(sequence >= 0), T.Then():
-            task = Task.make(t, q_indptr, keys, sequence, tile, block % a.h_kv, thread, group)
-            state = State.make(t)
-            task.load_queries(q, state)
-            seen = T.bind(task.seen(causal))
-            with T.serial(0, g.blocks_of(seen, t.keys)) as i:
-                task.fold(state, T.bind(i * t.keys), causal, T.bind(scale * v.const(LOG2_E)))
-            task.finish(state, o, lse)
+            head = block % a.h_kv
+            rows = Rows.of(method.rows, group, q_indptr, keys, sequence, tile, head)
+            method.attend(rows, thread, q, out, (causal, T.bind(scale)))
 
 
 def _find(indptr: Buffer, tile: Expr, batch: Expr, group: int, rows: int) -> tuple[Expr, Expr]:

@@ -4,7 +4,7 @@ Queries stay in shared memory; keys, then values, take turns in another part of 
 computes some scores, softens a part of a row, and holds a part of the output.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -15,16 +15,9 @@ from tvm.tirx.script import builder as T
 
 from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.gpu import words as g
+from mlc_compile.schedule.kernels.gpu.attention_rows import Rows
 from mlc_compile.schedule.kernels.gpu.attention_tiling import MASKED, Tiling
 from mlc_compile.schedule.kernels.vector import Buffer, Expr, Index
-
-
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """Where keys and values are: how many a sequence has, and how a vector of them is loaded."""
-
-    length: Callable[[Expr], Expr]  # of a sequence
-    load: Callable[[int, Expr, Expr, Expr, Expr], Expr]  # side, sequence, token, head, column
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,63 +59,53 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """What one thread does for one tile of rows of one key head of one sequence."""
+class Tiles:
+    """Blocks of as many rows as the device takes, for heads and elements of any kind."""
 
     t: Tiling
-    keys: Keys
-    sequence: Expr
-    head: Expr
-    thread: Expr
-    group: int
-    first: Expr  # row: token · group + query head
-    start: Expr  # of the sequence in q
-    tokens: Expr  # of the sequence in q
-    length: Expr  # of the sequence in k
 
-    @classmethod
-    def make(
-        cls,
-        t: Tiling,
-        indptr: Buffer,
-        keys: Keys,
-        sequence: Expr,
-        tile: Expr,
-        head: Expr,
+    @property
+    def rows(self) -> int:
+        """Of a block."""
+        return self.t.rows
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return self.t.threads
+
+    def attend(
+        self,
+        rows: Rows,
         thread: Expr,
-        group: int,
-    ) -> "Task":
-        start = T.bind(indptr[sequence])
-        tokens = T.bind(indptr[sequence + 1] - start)
-        length = T.bind(keys.length(sequence))
-        first = T.bind(tile * t.rows)
-        return cls(t, keys, sequence, head, thread, group, first, start, tokens, length)
+        q: Buffer,
+        out: tuple[Buffer, Buffer],
+        how: tuple[Expr, Expr],
+    ) -> None:
+        """What a block does; `out` is o and lse, `how` whether it is causal and the scale."""
+        causal, scale = how
+        task, state = Task(self.t, rows, thread), State.make(self.t)
+        task.load_queries(q, state)
+        seen = T.bind(rows.seen(causal))
+        with T.serial(0, g.blocks_of(seen, self.t.keys)) as i:
+            task.fold(state, T.bind(i * self.t.keys), causal, scale)
+        task.finish(state, *out)
 
-    def at(self, row: Index) -> tuple[Expr, Expr]:
-        """Token in q and query head of a row of the tile; past the end, the last token's."""
-        token = tirx.min((self.first + row) // self.group, self.tokens - 1)
-        return self.start + token, self.head * self.group + (self.first + row) % self.group
 
-    def is_real(self, row: Index) -> Expr:
-        """Whether the row is one of the sequence's."""
-        return (self.first + row) // self.group < self.tokens
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What one thread does for one tile of rows."""
 
-    def limit(self, row: Index, causal: Expr) -> Expr:
-        """How many keys a row sees."""
-        token = tirx.min((self.first + row) // self.group, self.tokens - 1)
-        before = tirx.max(tirx.min(self.length - self.tokens + token + 1, self.length), 0)
-        return tirx.Select(causal > 0, before, self.length)
-
-    def seen(self, causal: Expr) -> Expr:
-        """How many keys any row of the tile sees."""
-        return self.limit(self.t.rows - 1, causal)
+    t: Tiling
+    rows: Rows
+    thread: Expr
 
     def load_queries(self, q: Buffer, state: State) -> None:
         """All rows of the tile into shared memory."""
         t = self.t
         with g.each_vector(t.rows * t.d, self.thread, t.threads, t.lanes) as i:
             row, column = i // t.d, i % t.d
-            vector = T.bind(v.load(q, *self.at(row), column, lanes=t.lanes))
+            vector = T.bind(v.load(q, *self.rows.at(row), column, lanes=t.lanes))
             v.store(vector, state.q, row, column, lanes=t.lanes)
 
     def _load(self, side: int, state: State, base: Expr) -> None:
@@ -130,8 +113,8 @@ class Task:
         t = self.t
         with g.each_vector(t.keys * t.d, self.thread, t.threads, t.lanes) as i:
             row, column = i // t.d, i % t.d
-            token = T.bind(tirx.min(base + tirx.Cast("int32", row), self.length - 1))
-            vector = T.bind(self.keys.load(side, self.sequence, token, self.head, column))
+            source, at = self.rows.key(side, base + tirx.Cast("int32", row), column)
+            vector = T.bind(v.load(source, *at, lanes=t.lanes))
             v.store(vector, state.kv, row * t.stride + column, lanes=t.lanes)
 
     def fold(self, state: State, base: Expr, causal: Expr, scale: Expr) -> None:
@@ -167,7 +150,7 @@ class Task:
                         v.put(sums[n] + left * right, sums, n)
         with _guarded(t.rows >= t.score_rows, y < t.rows):
             for i, row in enumerate(rows):
-                limit = T.bind(self.limit(row, causal))
+                limit = T.bind(self.rows.limit(row, causal))
                 for j, column in enumerate(columns):
                     score = sums[i * len(columns) + j] * scale
                     visible = base + tirx.Cast("int32", column) < limit
@@ -240,16 +223,16 @@ class Task:
         with _guarded(t.threads == t.rows * t.shares, row < t.rows):
             v.put(state.mass[0], state.parts, row, share)
         g.barrier()
-        with T.If(tirx.all(share == 0, row < t.rows, self.is_real(row))), T.Then():
+        with T.If(tirx.all(share == 0, row < t.rows, self.rows.is_real(row))), T.Then():
             mass = self._mass(state, row)
-            v.put(state.top[0] + tirx.log2(mass), lse, *self.at(row))
+            v.put(state.top[0] + tirx.log2(mass), lse, *self.rows.at(row))
         for i, out_row, columns in self._outs():
-            with T.If(tirx.all(out_row < t.rows, self.is_real(out_row))), T.Then():
+            with T.If(tirx.all(out_row < t.rows, self.rows.is_real(out_row))), T.Then():
                 inverse = T.bind(v.const(1.0) / self._mass(state, out_row))
                 for j, column in enumerate(columns):
                     n = (i * len(columns) + j) * t.lanes
                     vector = v.load(state.out, n, lanes=t.lanes) * v.splat(inverse, t.lanes)
-                    g.store_as(vector, o, *self.at(out_row), column, lanes=t.lanes)
+                    g.store_as(vector, o, *self.rows.at(out_row), column, lanes=t.lanes)
 
     def _mass(self, state: State, row: Index) -> Expr:
         """The sum of a row's weights, or 1 if it saw no key: its output is 0 then."""

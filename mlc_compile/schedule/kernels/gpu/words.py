@@ -72,6 +72,13 @@ def unrolled(extent: int) -> Any:
     return T.unroll(0, extent)
 
 
+@contextmanager
+def unrolled_later(extent: int) -> Iterator[Expr]:
+    """As `unrolled`, but by the device's compiler: for so much code that TVM's passes crawl."""
+    with T.attr(v.int32(0), "pragma_unroll_explicit", v.int32(0)), unrolled(extent) as i:
+        yield i
+
+
 def lane(vector: Expr, index: int) -> Expr:
     """One element of a vector."""
     return tirx.Shuffle([vector], [index])

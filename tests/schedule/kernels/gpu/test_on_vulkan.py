@@ -100,8 +100,8 @@ CLAIMS = {
             for dtype in TYPES
             for heads in HEADS
         ),
-        claim(test_attention_prefill.test_any_number_of_tokens, ROW, [1]),
-        claim(test_attention_prefill.test_any_number_of_tokens, ROW, [3, 1, 40]),
+        claim(test_attention_prefill.test_any_number_of_tokens, ROW, "float32", [1]),
+        claim(test_attention_prefill.test_any_number_of_tokens, ROW, "float32", [3, 1, 40]),
     ],
     "kv_attend_pages": [
         *(
@@ -109,7 +109,7 @@ CLAIMS = {
             for dtype in TYPES
             for heads in HEADS
         ),
-        claim(test_attention_prefill.test_pages_end_anywhere, ROW, [2, 33], [16, 49]),
+        claim(test_attention_prefill.test_pages_end_anywhere, ROW, "float32", [2, 33], [16, 49]),
     ],
     "kv_decode": [
         *(
