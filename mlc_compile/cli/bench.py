@@ -167,22 +167,21 @@ def _profile_table(profile: "Profile") -> "Table":
     unit = (
         f"a prompt of {profile.tokens} tokens" if profile.phase == "prefill" else "a decoded token"
     )
-    noisy = "; noisy: the two are far apart" if profile.noisy else ""
+    noisy = "; noisy: these times contradict each other" if profile.noisy else ""
     table.title = (
         f"{profile.artifact}\n"
         f"{unit} at depth {profile.depth}, {count(profile.threads, 'thread')}\n"
-        f"{_milliseconds(profile.seconds)}, {_milliseconds(profile.watched_seconds)} watched "
-        f"(with each kernel timed, as below){noisy}"
+        f"{_milliseconds(profile.seconds)}; while each kernel is timed "
+        f"{_milliseconds(profile.watched_seconds)}{noisy}"
     )
     for kernel in profile.kernels:
         table.add_row(*_kernel_row(kernel))
-    inside = sum(kernel.seconds for kernel in profile.kernels)
-    rest = _milliseconds(max(0.0, profile.watched_seconds - inside))
+    rest = _milliseconds(profile.whole - profile.kernel_seconds)
     table.add_row("outside kernels", "", rest, f"{profile.outside_share:.1%}")
     table.add_row(
         "all",
         f"{sum(k.calls for k in profile.kernels):g}",
-        _milliseconds(max(profile.watched_seconds, inside)),
+        _milliseconds(profile.whole),
         "100.0%",
         *_moved(profile.nbytes, profile.nbytes / profile.seconds),
         _share(profile.bandwidth_share, in_cache=False),
