@@ -94,12 +94,12 @@ app = typer.Typer(
 )
 
 
-def main() -> None:
-    """The console script: run the command line and exit with its code."""
+def main(*, interrupted: bool = False) -> None:
+    """Run the command line, unless it was `interrupted` before, and exit with its code."""
     arguments = sys.argv[1:]
     _replace_closed_streams()
     sys.excepthook = partial(_report_bug, arguments)
-    code = invoke(arguments)
+    code = _interrupted(arguments) if interrupted else invoke(arguments)
     try:
         sys.stdout.flush()
     except BrokenPipeError:

@@ -162,6 +162,19 @@ def test_a_sequence_without_pages_gets_a_zero_that_weighs_nothing(row, dtype):
     np.testing.assert_allclose(it.o[3:], whole, **near(dtype))
 
 
+@by_either_method
+def test_tokens_that_see_no_key_beside_some_that_do_get_the_same(row, dtype):
+    a = attention(4, 2, 64)
+    it, cache = Queries(a, dtype, [7]), Cache.random(a, dtype, [4])
+    func = paged_kernel(a, dtype, device_of(row))
+    arguments = [it.q, it.indptr, *cache.arguments(), *reversed(it.unread.values())]
+    simulate(func, row, *arguments, *it.results(causal=True))
+    assert (it.o[:3] == 0).all()
+    assert (it.lse[:3] < -1e9).all()
+    whole, _ = attend(it.q[3:], *cache.kept[0], causal=True)
+    np.testing.assert_allclose(it.o[3:], whole, **near(dtype))
+
+
 @pytest.mark.parametrize(
     ("row", "dtype", "d", "warps"),
     [
