@@ -81,7 +81,8 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     subgroup: int = 1  # threads that step together and may shuffle; 1: none may be assumed
     f16: bool  # float16 in memory and in arithmetic
     int8: bool  # 8-bit storage
-    tensor_cores: bool = False  # products of 16x16x16 float16 tiles
+    tensor_cores: bool = False  # products of 16x16x16 float16 tiles by a warp
+    simd_matrices: bool = False  # products of 8x8x8 tiles, float16 or float32, by a subgroup
     buffers: int | None = None  # the most that a kernel may take; None: enough
     binding_bytes: int | None = None  # the most of one buffer that a kernel sees; None: enough
     grid: int = 65535  # the most blocks along x

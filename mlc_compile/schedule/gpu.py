@@ -5,9 +5,10 @@ prints them.
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Final
 
-from tvm import relax
+from tvm import relax, tirx
 
 from mlc_compile import ops
 from mlc_compile.quant import find_scheme
@@ -18,13 +19,18 @@ from mlc_compile.schedule.rule import Kernel, Rule, plain, rows_of
 from mlc_compile.target import Device, Target
 
 
+# Each layer asks for the same few.
+_gemm: Callable[..., tirx.PrimFunc] = cache(gemm.gemm)
+_gemv: Callable[..., tirx.PrimFunc] = cache(gemv.gemv)
+
+
 def _matmul(call: relax.Call, target: Target) -> Kernel:
     x, w, source = call.args[0], ops.Matrix.of(call), ops.Source.of(call)
     device, dtype = _device(target), x.ty.dtype
     codec = codec_of(w.scheme, w.n, source.k, target.binding_bytes)
     residual, swiglu = bool(call.attrs["residual"]), bool(call.attrs["swiglu"])
     if ops.is_one_row(x):
-        func = gemv.gemv(
+        func = _gemv(
             codec,
             w.n,
             device,
@@ -35,7 +41,7 @@ def _matmul(call: relax.Call, target: Target) -> Kernel:
         )
         return plain("gemv", func, call)
     assert source.kind == "plain", "FuseRMSNormLinear leaves several rows on a GPU"
-    func = gemm.gemm(
+    func = _gemm(
         codec,
         w.n,
         device,

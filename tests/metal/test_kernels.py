@@ -9,7 +9,14 @@ import pytest
 
 from mlc_compile.ops import Attention
 from mlc_compile.quant import SCHEMES
-from mlc_compile.schedule.kernels.gpu import activation, attention_pages, embedding, gemv, norm
+from mlc_compile.schedule.kernels.gpu import (
+    activation,
+    attention_pages,
+    embedding,
+    gemm,
+    gemv,
+    norm,
+)
 from mlc_compile.schedule.kernels.gpu.weights import codec_of
 from mlc_compile.target import find_target
 
@@ -27,6 +34,12 @@ WAITING = {
     **{
         f"gemv {scheme}": lambda scheme=scheme: gemv.gemv(codec_of(scheme, 40, 96), 40, DEVICE)
         for scheme in SCHEMES
+    },
+    **{
+        f"gemm {compute}": lambda compute=compute: gemm.gemm(
+            codec_of("q4f16_1", 70, 96), 70, DEVICE, compute=compute, swiglu=True
+        )
+        for compute in ("float16", "float32")
     },
 }
 

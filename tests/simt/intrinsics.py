@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 import tvm
 
-from . import copies, mma, wmma
+from . import copies, mma, simdgroup, wmma
 from .dtypes import constant, reinterpret, type_of
 from .errors import DivergentBarrier, DivergentShuffle, Unsupported
 from .frame import Frame
@@ -162,6 +162,7 @@ CALLS: Final[Mapping[str, Rule]] = {
     "tvm_warp_shuffle_xor": _shuffle(_xor),
     "cuda.atomic_add": _atomic_add,
     **wmma.CALLS,
+    **simdgroup.CALLS,
     **mma.CALLS,
     **copies.CALLS,
 }

@@ -226,6 +226,47 @@ def test_a_warp_matrix_wants_the_whole_warp(threads):
         run(k.get(), np.zeros((16, 16), "float16"))
 
 
+def simdgroup_product(*, filled=True, threads=64):
+    """c = a @ b.T, [8, 8] by each of two simdgroups, which share b."""
+    with kernel("simdgroups") as k:
+        a, b = arg("a", (16, 24), "float16"), arg("b", (8, 24), "float16")
+        c = arg("c", (16, 8))
+        with launch(1, 64) as (_, tx), T.If(tx < threads), T.Then():
+            fa, fb = (T.alloc_buffer((64,), "float16", scope="metal.simdgroup") for _ in range(2))
+            fc = T.alloc_buffer((64,), "float32", scope="metal.simdgroup")
+            if filled:
+                fill = call("void", "make_filled_simdgroup_matrix", fc.data, 0, f32(0), 8, 8)
+                T.evaluate(fill)
+            with T.serial(0, 3) as i:
+                for to, side, row, transposed in ((fa, a, tx // 32 * 8, False), (fb, b, 0, True)):
+                    place = side.access_ptr("r", offset=row * 24 + i * 8)
+                    load = call("void", "simdgroup_load", to.data, 0, place, 24, 8, 8, transposed)
+                    T.evaluate(load)
+                ends = [x for f in (fc, fa, fb, fc) for x in (f.data, 0)]
+                T.evaluate(call("void", "simdgroup_multiply_accumulate", *ends))
+            place = c.access_ptr("w", offset=tx // 32 * 64)
+            T.evaluate(call("void", "simdgroup_store", fc.data, 0, place, 8, 8, 8, False))
+    return k.get()
+
+
+def test_simdgroups_multiply():
+    rng = np.random.default_rng(3)
+    a, b = (rng.integers(-4, 5, (n, 24)).astype("float16") for n in (16, 8))
+    c = np.zeros((16, 8), "float32")
+    run(simdgroup_product(), a, b, c)
+    np.testing.assert_array_equal(c, a.astype("float32") @ b.astype("float32").T)
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [({"filled": False}, UninitializedRead), ({"threads": 48}, DivergentBarrier)],
+)
+def test_faults_of_simdgroup_matrices(fault, error):
+    sides = np.zeros((16, 24), "float16"), np.zeros((8, 24), "float16")
+    with pytest.raises(error):
+        run(simdgroup_product(**fault), *sides, np.zeros((16, 8), "float32"))
+
+
 def test_fragments_may_be_selected_by_a_loop():
     with kernel() as k:
         a, c = arg("a", (16, 64), "float16"), arg("c", (16, 64), "float16")

@@ -24,7 +24,10 @@ Call = tvm.ir.Call
 
 SIDE: Final = 16
 ELEMENTS: Final = SIDE * SIDE
-SCOPES: Final = ("wmma.matrix_a", "wmma.matrix_b", "wmma.accumulator")
+# Elements of a fragment, by where it is; Metal's are in `simdgroup`.
+SCOPES: Final = dict.fromkeys(("wmma.matrix_a", "wmma.matrix_b", "wmma.accumulator"), ELEMENTS) | {
+    "metal.simdgroup": 64
+}
 ADDRESS_BYTES: Final = 32  # CUDA programming guide, warp matrix functions: 256-bit alignment
 STRIDE_BYTES: Final = 16  # same place: a multiple of 8 halves or 4 floats
 ROW_MAJOR: Final = {"row_major": True, "col_major": False}
@@ -32,14 +35,14 @@ ROW_MAJOR: Final = {"row_major": True, "col_major": False}
 
 @dataclass(slots=True)
 class Fragments:
-    """A fragment array of every warp: `data` [fragments, 256, warps], row-major."""
+    """A fragment array of every warp: `data` [fragments, elements, warps], row-major."""
 
     name: str
     data: Array
     filled: Array  # bool [fragments, warps]
 
     def get(self, active: Active, index: int) -> Array:
-        """Fragment `index` of each warp, [256, warps]."""
+        """Fragment `index` of each warp, [elements, warps]."""
         empty = active.select(~self.filled[index])
         if empty.any():
             what = f"reads fragment {self.name}[{index}], which was not filled"
@@ -54,9 +57,10 @@ class Fragments:
 
 
 def make_fragments(buffer: Buffer, warps: int) -> Fragments:
-    """Empty fragments for a buffer of 256 elements each."""
-    count = (buffer.size or 0) // ELEMENTS
-    data = np.zeros((count, ELEMENTS, warps), buffer.type.dtype)
+    """Empty fragments for a buffer."""
+    elements = SCOPES[buffer.scope]
+    count = (buffer.size or 0) // elements
+    data = np.zeros((count, elements, warps), buffer.type.dtype)
     return Fragments(buffer.name, data, np.zeros((count, warps), bool))
 
 
@@ -80,7 +84,7 @@ def leaders(frame: Frame) -> Active:
     return active.pick(np.arange(0, len(active.threads), WARP))
 
 
-def _per_warp(frame: Frame, value: Array) -> Array:
+def per_warp(frame: Frame, value: Array) -> Array:
     """A value [warps] or [1] on which the active threads of each warp must agree."""
     if value.shape[-1] == 1:
         return value
@@ -112,7 +116,8 @@ class Slot:
         return fragments, at
 
 
-def _slot(node: object, index: object, plan: Plan, compile_expr: Compile) -> Slot:
+def slot_of(node: object, index: object, plan: Plan, compile_expr: Compile) -> Slot:
+    """The fragment of that number in a fragment array."""
     return Slot(plan.buffer(node).root, compile_expr(index, plan))
 
 
@@ -124,11 +129,11 @@ def _check_shape(m: object, n: object, k: object, plan: Plan) -> None:
 def _fill(node: Call, plan: Plan, compile_expr: Compile) -> Eval:
     target, m, n, k, index, value = node.args
     _check_shape(m, n, k, plan)
-    slot, fill = _slot(target, index, plan, compile_expr), compile_expr(value, plan)
+    slot, fill = slot_of(target, index, plan, compile_expr), compile_expr(value, plan)
 
     def run(frame: Frame) -> Array:
         fragments, at = slot.find(frame)
-        fragments.put(leaders(frame), at, _per_warp(frame, fill(frame)))
+        fragments.put(leaders(frame), at, per_warp(frame, fill(frame)))
         return DONE
 
     return run
@@ -150,7 +155,7 @@ class Tile:
         offset, stride = self.offset(frame), self.stride(frame)
         self._check_alignment(frame, offset, ADDRESS_BYTES, "address")
         self._check_alignment(frame, stride, STRIDE_BYTES, "stride")
-        return _per_warp(frame, offset) + self.line * _per_warp(frame, stride) + self.column
+        return per_warp(frame, offset) + self.line * per_warp(frame, stride) + self.column
 
     def _check_alignment(self, frame: Frame, value: Array, unit: int, what: str) -> None:
         view = frame.views[self.key]
@@ -174,7 +179,7 @@ def _tile(node: Call, plan: Plan, compile_expr: Compile) -> Tile:
 def _load(node: Call, plan: Plan, compile_expr: Compile) -> Eval:
     target, m, n, k, index = list(node.args)[:5]
     _check_shape(m, n, k, plan)
-    slot, tile = _slot(target, index, plan, compile_expr), _tile(node, plan, compile_expr)
+    slot, tile = slot_of(target, index, plan, compile_expr), _tile(node, plan, compile_expr)
 
     def run(frame: Frame) -> Array:
         first = leaders(frame)
@@ -188,7 +193,7 @@ def _load(node: Call, plan: Plan, compile_expr: Compile) -> Eval:
 def _store(node: Call, plan: Plan, compile_expr: Compile) -> Eval:
     source, m, n, k, index = list(node.args)[:5]
     _check_shape(m, n, k, plan)
-    slot, tile = _slot(source, index, plan, compile_expr), _tile(node, plan, compile_expr)
+    slot, tile = slot_of(source, index, plan, compile_expr), _tile(node, plan, compile_expr)
     plan.usage.written.add(tile.root)
 
     def run(frame: Frame) -> Array:
@@ -203,7 +208,7 @@ def _store(node: Call, plan: Plan, compile_expr: Compile) -> Eval:
 
 def _multiply(node: Call, plan: Plan, compile_expr: Compile) -> Eval:
     args = list(node.args)
-    d, a, b, c = (_slot(args[i], args[i + 1], plan, compile_expr) for i in range(0, 8, 2))
+    d, a, b, c = (slot_of(args[i], args[i + 1], plan, compile_expr) for i in range(0, 8, 2))
 
     def run(frame: Frame) -> Array:
         first = leaders(frame)

@@ -2,8 +2,8 @@
 
 Up to BATCH rows the time goes into reading w, and the kernel is `gemv`'s, with every weight
 decoded once for all rows. Beyond, a block computes a tile of y from panels of x and w in
-shared memory; what multiplies them is `Fma` or, where there are tensor cores and float16 will
-do, `TensorCore`. The host chooses by m.
+shared memory; what multiplies them is `Fma` or, where the device multiplies matrices of their
+type, `Matrices`. The host chooses by m.
 """
 
 from collections.abc import Sequence
@@ -13,13 +13,12 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from mlc_compile.schedule.kernels import vector as v
-from mlc_compile.schedule.kernels.gpu import gemv
+from mlc_compile.schedule.kernels.gpu import gemv, simdgroup, wmma
 from mlc_compile.schedule.kernels.gpu import words as g
 from mlc_compile.schedule.kernels.gpu.fma import Fma
 from mlc_compile.schedule.kernels.gpu.gemv_tile import Tile
 from mlc_compile.schedule.kernels.gpu.panels import Shape, Write, w_panel, x_panel
 from mlc_compile.schedule.kernels.gpu.slots import PLAIN, Epilogue
-from mlc_compile.schedule.kernels.gpu.tensor_core import TensorCore
 from mlc_compile.schedule.kernels.gpu.weights import Codec
 from mlc_compile.schedule.kernels.vector import Buffer, Expr
 from mlc_compile.target import Device
@@ -87,7 +86,9 @@ def gemm(
 def _inner(device: Device, n: int, compute: Compute) -> Inner:
     chosen: Compute = compute if device.f16 else "float32"
     if device.tensor_cores and chosen == "float16":
-        return TensorCore.of(wide=n >= WIDE)
+        return wmma.matrices(wide=n >= WIDE)
+    if device.simd_matrices:
+        return simdgroup.matrices(chosen)
     return Fma.of(chosen)
 
 

@@ -9,7 +9,7 @@ from mlc_compile.quant import SCHEMES
 from mlc_compile.schedule.kernels.gpu import gemm as kernels
 from mlc_compile.schedule.kernels.gpu.gemm import BATCH
 from mlc_compile.target import Device
-from tests.schedule.kernels.gpu.emission import device_of
+from tests.schedule.kernels.gpu.emission import device_of, source
 from tests.schedule.kernels.gpu.products import GEMMS, Case
 
 gemm = functools.cache(kernels.gemm)  # a kernel that is run again is not lowered again
@@ -30,8 +30,14 @@ def test_gemm_takes_any_number_of_rows(row, compute, m):
     case.product(x, half=is_half(device, compute, m)).check(y)
 
 
-@every_gemm
-@pytest.mark.parametrize("scheme", sorted(SCHEMES.keys() - {"q4f16_1"}))
+@pytest.mark.parametrize(
+    ("scheme", "row", "compute"),
+    [
+        (scheme, *GEMMS[(i + j) % len(GEMMS)])  # two devices each, and every device
+        for i, scheme in enumerate(sorted(SCHEMES.keys() - {"q4f16_1"}))
+        for j in range(2)
+    ],
+)
 @pytest.mark.parametrize("m", [BATCH, BATCH + 1])
 def test_gemm_multiplies_by_the_stored_values(row, scheme, compute, m):
     case, device = Case(scheme, 33, 160), device_of(row)
@@ -88,8 +94,27 @@ def test_wide_tiles_of_tensor_cores(swiglu):
     (near.swiglu() if swiglu else near).check(case.run(func, x))
 
 
-def test_without_tensor_cores_cuda_takes_the_common_kernel():
-    device = msgspec.structs.replace(device_of("cuda-sm80"), tensor_cores=False)
+@pytest.mark.parametrize(
+    ("row", "compute", "instruction"),
+    [
+        ("cuda-sm80", "float16", "wmma::mma_sync"),
+        ("metal", "float16", "simdgroup_multiply_accumulate"),
+        ("metal", "float32", "simdgroup_multiply_accumulate"),
+        ("cuda-sm80", "float32", None),
+        ("webgpu", "float16", None),
+    ],
+)
+def test_matrices_are_multiplied_whole_where_the_device_can(row, compute, instruction):
+    case = Case("q4f16_1", 64, 64)
+    printed = source(row, gemm(case.codec, case.n, device_of(row), compute=compute))
+    for name in ("wmma::mma_sync", "simdgroup_multiply_accumulate"):
+        assert (name in printed) == (name == instruction)
+
+
+@pytest.mark.parametrize("row", ["cuda-sm80", "metal"])
+def test_without_matrices_a_device_takes_the_common_kernel(row):
+    device = device_of(row)
+    device = msgspec.structs.replace(device, tensor_cores=False, simd_matrices=False)
     case = Case("q4f16_1", 33, 64)
     x = case.normal(1, 10, case.k)
     y = case.run(gemm(case.codec, case.n, device, compute="float16"), x)
