@@ -20,6 +20,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mlc_compile.cache import Store
+from mlc_compile.emit.keeper import KernelSource, kept_by
+
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 
@@ -37,14 +40,20 @@ COMPILER_TESTS = (
     "test_paged_equals_flat",
     "report/",
     "scripts/test_bench_tvm_default",
+    "cli/test_activations",
+    "cli/test_inspect_tuned",
+    "cli/test_passes",
+    "cli/test_tune",
     "driver/test_budget",
     "driver/test_build",
     "driver/test_compile",
     "test_gpu_",
+    "test_optimized",
     "test_pipeline",
 )
 
 CACHES = tempfile.TemporaryDirectory(prefix="mlc-compile-caches-")  # never a user's
+KERNELS = Path(CACHES.name) / "kernels"  # of all of them, each compiled once
 
 # Workers of pytest-xdist share the CPUs: pinned, all of TVM's threads would sit on CPU 0.
 os.environ.setdefault("TVM_BIND_THREADS", "0")
@@ -112,6 +121,26 @@ def cli() -> Cli:
     return run
 
 
+@pytest.fixture
+def here(capsys: pytest.CaptureFixture[str]) -> Cli:
+    """`cli` in this process, for what needs none of its own: help, refusals, reading files."""
+
+    def run(
+        *arguments: object, env: Mapping[str, str] = os.environ, cwd: Path | None = None
+    ) -> Ran:
+        from mlc_compile.cli.app import invoke
+
+        capsys.readouterr()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(cwd or Path.cwd())
+            for name, value in env.items():
+                patch.setenv(name, value)
+            code = invoke([*map(str, arguments)])
+        return Ran(code, *capsys.readouterr())
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def nano_checkpoint() -> Path:
     """The smallest trained Qwen3 checkpoint, in the Hugging Face layout."""
@@ -125,26 +154,41 @@ def tiny_checkpoint() -> Path:
 
 
 @pytest.fixture(scope="session")
-def build_model(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Build:
-    """`build_model(checkpoint, "q0f32")`: the checkpoint built for this machine, once a session.
+def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], None]], Path]:
+    """`once("name", fill)`: the directory that `fill(directory)` filled, once a session.
 
-    More arguments are options of `build`; equal calls share one artifact, also between the
-    workers of pytest-xdist. Treat it as read-only.
+    The workers of pytest-xdist share it. Treat it as read-only.
     """
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent
 
+    def get(name: str, fill: Callable[[Path], None]) -> Path:
+        directory, done = shared / name, shared / f"{name}.done"
+        with locked(shared / f"{name}.lock"):
+            if not done.exists():
+                fill(directory)
+                done.touch()
+        return directory
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def build_model(cli: Cli, once: Callable[[str, Callable[[Path], None]], Path]) -> Build:
+    """`build_model(checkpoint, "q0f32")`: the checkpoint built for this machine, once a session.
+
+    More arguments are options of `build`. Treat it as read-only.
+    """
+
     def build(checkpoint: Path, quant: str = "q4f16_1", *options: object) -> Path:
-        words = [checkpoint.name, quant, *(str(o).strip("-") for o in options)]
-        out = shared / "-".join(["build", *words])
-        artifact = out / f"{checkpoint.name}-{quant}" / "cpu"
-        with locked(out.with_name(out.name + ".lock")):
-            if not artifact.is_dir():
-                asked = ["--target", "cpu", "--quant", quant, "-o", out, *options]
-                ran = cli("build", checkpoint, *asked)
-                assert ran.code == 0, ran.err
-        return artifact
+        def fill(out: Path) -> None:
+            asked = ["--target", "cpu", "--quant", quant, "-o", out, *options]
+            ran = cli("build", checkpoint, *asked)
+            assert ran.code == 0, ran.err
+
+        words = ["build", checkpoint.name, quant, *(str(o).strip("-") for o in options)]
+        return once("-".join(words), fill) / f"{checkpoint.name}-{quant}" / "cpu"
 
     return build
 
@@ -204,17 +248,50 @@ def nano_after(nano_plan: Callable[..., tuple[object, object]]) -> Callable[...,
     from mlc_compile.pipeline import phases
 
     @functools.cache
-    def run(target: str, scheme: str, **choices: object) -> dict[str, object]:
+    def begin(target: str, scheme: str, **choices: object) -> Iterator[tuple[str, object]]:
         mod, plan = nano_plan(target, scheme, **choices)
-        after = {}
-        with tvm_target(plan.target):
-            for phase in phases(plan):
+        for phase in phases(plan):
+            with tvm_target(plan.target):
                 for step in phase.passes:
                     mod = step(mod)
-                after[phase.name] = mod
-        return after
+            yield phase.name, mod
 
-    return lambda phase, target, scheme, **choices: run(target, scheme, **choices)[phase]
+    usual = {"chunk": 64, "tied": True, "disabled": ()}
+    modules: dict[Iterator[tuple[str, object]], dict[str, object]] = {}
+
+    def after(phase: str, target: str, scheme: str, **choices: object) -> object:
+        asked = {name: value for name, value in choices.items() if value != usual.get(name)}
+        run = begin(target, scheme, **asked)
+        known = modules.setdefault(run, {})
+        while phase not in known:  # and the next phases when somebody asks
+            ended, mod = next(run)
+            known[ended] = mod
+        return known[phase]
+
+    return after
+
+
+class Hollow:
+    """A keeper of kernels that has an empty object for each."""
+
+    def __init__(self, directory: Path) -> None:
+        file = directory / "empty.o"
+        command = ["cc", "-x", "c", "-c", os.devnull, "-o", file]
+        subprocess.run(command, check=True)
+        self.empty = file.read_bytes()
+
+    def take(self, _kernel: KernelSource, _make: Callable[[], bytes]) -> bytes:
+        return self.empty
+
+
+@pytest.fixture
+def hollow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Libraries compiled in this process have no code in their kernels, and cannot run.
+
+    For claims about what is said of a library: LLVM is most of the time of a small one.
+    """
+    with kept_by(Hollow(tmp_path_factory.mktemp("hollow"))):
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -267,8 +344,15 @@ def every_pass_leaves_valid_ir(request: pytest.FixtureRequest) -> Iterator[None]
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Each test, with the fixtures set up for it, has a build cache of its own."""
-    os.environ["MLC_COMPILE_CACHE"] = tempfile.mkdtemp(dir=CACHES.name)
+    """Each test, with the fixtures set up for it, has a build cache of its own.
+
+    Only what LLVM made of a kernel, whose key is all of its text, serves the next test too.
+    """
+    cache = os.environ["MLC_COMPILE_CACHE"] = tempfile.mkdtemp(dir=CACHES.name)
+    entries = Store(Path(cache)).root / "entries"
+    KERNELS.mkdir(exist_ok=True)
+    entries.mkdir(parents=True)
+    (entries / "kernel").symlink_to(KERNELS)
 
 
 def pytest_sessionfinish() -> None:

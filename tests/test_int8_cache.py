@@ -78,9 +78,9 @@ def test_a_text_goes_on_over_ends_of_pages_and_is_the_same_again(cli, int8):
 
 @pytest.mark.parametrize("target", ["webgpu", "metal"])
 def test_targets_whose_cache_is_tvm_s_refuse_and_say_what_they_offer(
-    cli, nano_checkpoint, tmp_path, target
+    here, nano_checkpoint, tmp_path, target
 ):
-    ran = cli("build", nano_checkpoint, "--target", target, "--kv-dtype", "int8", "-o", tmp_path)
+    ran = here("build", nano_checkpoint, "--target", target, "--kv-dtype", "int8", "-o", tmp_path)
     assert (ran.code, ran.out) == (2, "")
     assert f"the KV cache of target {target} must be float16 or float32, got int8" in ran.err
     assert list(tmp_path.iterdir()) == []

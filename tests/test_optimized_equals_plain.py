@@ -2,14 +2,15 @@
 
 import json
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from mlc_compile.driver.build import build
+from mlc_compile.driver.job import Options
 from mlc_compile.passes.catalog import optional_passes
+from mlc_compile.runtime.engine import open_engine
 from mlc_compile.target import find_target
 
 # Heads to key heads 1, 3 and 4; widths that no vector divides; the head tied and apart.
@@ -24,16 +25,6 @@ PROMPT = list(range(3, 40))
 # A share of the largest logit. Both builds multiply equal values and add them up in other
 # orders; int8 activations can round the other way where a sum lands between two codes.
 TOLERANCE = {"q0f32": 1e-5, "q4f16_1": 2e-2}
-
-LOGITS = """
-import sys
-from pathlib import Path
-import numpy as np
-from mlc_compile.runtime.engine import open_engine
-prompt = [int(i) for i in sys.argv[2].split(",")]
-rows = np.concatenate(list(open_engine(Path(sys.argv[1])).score(prompt)))
-np.save(sys.argv[3], rows)
-"""
 
 
 @pytest.fixture
@@ -84,42 +75,53 @@ def checkpoint(nano_checkpoint, tmp_path):
     return make
 
 
-def logits(artifact, out):
-    command = [sys.executable, "-c", LOGITS, artifact, ",".join(map(str, PROMPT)), out]
-    subprocess.run(command, check=True)
-    return np.load(out)
+def logits(artifact):
+    """f32[n, vocab] of the prompt."""
+    return np.concatenate([np.array(rows) for rows in open_engine(artifact).score(PROMPT)])
 
 
-def build_both(cli, model, place, scheme, *more):
-    """f32[n, vocab] of the prompt, with every optional pass and with none."""
-    disabled = [word for name in optional_passes() for word in ("--disable-pass", name)]
-    for name, options in {"optimized": [], "plain": disabled}.items():
-        ran = cli("build", model, "-o", place / name, "--quant", scheme, "-q", *more, *options)
-        assert ran.code == 0, ran.err  # the proof passed: it is numpy's
-        yield logits(ran.out.strip(), place / f"{name}.npy")
+def build_plain(model, place, scheme, **options):
+    """Its logits with no optional pass; the report names each that was left out."""
+    artifact = build_one(model, place / "plain", scheme, disabled=optional_passes(), **options)
+    told = json.loads((artifact / "report.json").read_text())["events"]
+    refused = [e["source"] for e in told if e["reason"] == "disabled by --disable-pass"]
+    assert refused == list(optional_passes())
+    return logits(artifact)
+
+
+def build_one(model, place, scheme, **options):
+    """The artifact; that its proof passed says that its logits are numpy's."""
+    built = build(model, (find_target("cpu"),), scheme, place, Options(**options))
+    assert built.artifacts[0].manifest.check.status == "pass"
+    return built.artifacts[0].directory
 
 
 @pytest.mark.parametrize(
     ("name", "scheme"),
     [("gqa1-tied", "q4f16_1"), ("gqa3", "q0f32"), ("gqa4-odd", "q4f16_1"), ("gqa4-odd", "q0f32")],
 )
-def test_the_passes_change_nothing_but_speed(cli, checkpoint, tmp_path, name, scheme):
-    optimized, plain = build_both(cli, checkpoint(**MODELS[name]), tmp_path, scheme)
+def test_the_passes_change_nothing_but_speed(checkpoint, tmp_path, name, scheme):
+    model = checkpoint(**MODELS[name])
+    optimized = logits(build_one(model, tmp_path / "optimized", scheme))
+    plain = build_plain(model, tmp_path, scheme)
     assert optimized.shape == plain.shape == (len(PROMPT), VOCAB)
     assert np.abs(optimized - plain).max() < TOLERANCE[scheme] * np.abs(plain).max()
 
 
-def test_nor_do_they_change_the_example(cli, tmp_path):
-    integers = () if find_target("cpu").int8_dot is None else ("--activations", "int8")
-    optimized, plain = build_both(cli, "demo", tmp_path, "q4f16_1", *integers)
+def test_nor_do_they_change_the_example(build_model, tiny_checkpoint, tmp_path):
+    integers = {"activations": "int8"} if find_target("cpu").bf16_tiles else {}
+    words = [word for name, value in integers.items() for word in (f"--{name}", value)]
+    optimized = logits(build_model(tiny_checkpoint, "q4f16_1", *words))
+    plain = build_plain(tiny_checkpoint, tmp_path, "q4f16_1", **integers)
     assert np.abs(optimized - plain).max() < TOLERANCE["q4f16_1"] * np.abs(plain).max()
     assert np.array_equal(optimized.argmax(1), plain.argmax(1))
 
 
 @pytest.mark.skipif(not find_target("cpu").bf16_tiles, reason="this CPU has no tiles of bfloat16")
-def test_nor_on_tiles_where_tokens_are_not_all_but_tied(cli, tmp_path):
+def test_nor_on_tiles_where_tokens_are_not_all_but_tied(build_model, tiny_checkpoint, tmp_path):
     """Sums in another order decide between two logits of which one rounding moves both."""
-    optimized, plain = build_both(cli, "demo", tmp_path, "q4f16_1", "--activations", "bfloat16")
+    optimized = logits(build_model(tiny_checkpoint, "q4f16_1"))
+    plain = build_plain(tiny_checkpoint, tmp_path, "q4f16_1", activations="bfloat16")
     most = np.abs(plain).max()
     assert np.abs(optimized - plain).max() < TOLERANCE["q4f16_1"] * most
     second, first = np.sort(plain, axis=1)[:, -2:].T

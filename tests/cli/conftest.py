@@ -30,6 +30,28 @@ def run(package, cli):
     return command
 
 
+@pytest.fixture
+def manage(here):
+    """`manage(cache, "stats", ...)`: `cache stats` of that cache, in this process."""
+
+    def command(cache, *arguments, env=os.environ, cwd=None):
+        return here("cache", *arguments, env={**env, "MLC_COMPILE_CACHE": str(cache)}, cwd=cwd)
+
+    return command
+
+
+@pytest.fixture(scope="session")
+def first(run, once, nano_checkpoint):
+    """A cache, and the output of the build that filled it: to be read, or copied."""
+
+    def fill(base):
+        ran = run(base / "cache", "build", nano_checkpoint, "-o", base / "out")
+        assert ran.code == 0, ran.err
+
+    base = once("first", fill)
+    return base / "cache", base / "out"
+
+
 @pytest.fixture(scope="session")
 def loaded(package, tmp_path_factory):
     """`loaded("build", ...)`: its exit code, and what it imported of all that is slow to import."""

@@ -1,18 +1,32 @@
 """`compile --activations`: what it may say, and what the artifact says then."""
 
 import json
-import shutil
 
 import pytest
+
+from mlc_compile.cli.app import invoke
 
 
 @pytest.fixture(scope="module")
 def model(nano_checkpoint, tmp_path_factory):
-    """A model directory with nothing but its config."""
+    """A model directory with nothing but its config, of one layer."""
     directory = tmp_path_factory.mktemp("models") / "bare"
     directory.mkdir()
-    shutil.copyfile(nano_checkpoint / "config.json", directory / "config.json")
+    config = json.loads((nano_checkpoint / "config.json").read_text())
+    config |= {"num_hidden_layers": 1, "max_window_layers": 1, "layer_types": ["full_attention"]}
+    (directory / "config.json").write_text(json.dumps(config))
     return directory
+
+
+@pytest.fixture
+def compiled(model, tmp_path, hollow):
+    """`compiled("--target", ...)`: the directory of such a library."""
+
+    def run(*options):
+        assert invoke(["compile", str(model), "-o", str(tmp_path / "out"), *options]) == 0
+        return tmp_path / "out"
+
+    return run
 
 
 REFUSED = {
@@ -32,9 +46,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_int8_activations_that_cannot_be_are_refused(cli, model, tmp_path, case):
+def test_int8_activations_that_cannot_be_are_refused(here, model, tmp_path, case):
     options, code, told = REFUSED[case]
-    ran = cli("compile", model, "-o", tmp_path / "out", *options)
+    ran = here("compile", model, "-o", tmp_path / "out", *options)
     assert (ran.code, ran.out) == (code, "")
     assert told in ran.err
     assert "hint:" in ran.err
@@ -49,10 +63,8 @@ def test_int8_activations_that_cannot_be_are_refused(cli, model, tmp_path, case)
         (["--target", "cpu-x86-64-v3", "--activations", "float32"], "float32", [None]),
     ],
 )
-def test_the_manifest_says_what_was_chosen(cli, model, tmp_path, options, expected, libraries):
-    ran = cli("compile", model, "-o", tmp_path / "out", *options)
-    assert ran.code == 0, ran.err
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+def test_the_manifest_says_what_was_chosen(compiled, options, expected, libraries):
+    manifest = json.loads((compiled(*options) / "manifest.json").read_text())
     assert manifest["activations"] == expected
     assert [one["activations"] for one in manifest["libraries"]] == libraries
 
@@ -66,13 +78,13 @@ def test_the_manifest_says_what_was_chosen(cli, model, tmp_path, options, expect
     ],
 )
 def test_a_library_with_tiles_says_what_it_multiplies_prompts_in(
-    cli, model, tmp_path, options, prompts
+    compiled, capsys, options, prompts
 ):
-    out = tmp_path / "out"
-    ran = cli("compile", model, "-o", out, "--target", "cpu-sapphirerapids", *options)
-    assert ran.code == 0, ran.err
+    out = compiled("--target", "cpu-sapphirerapids", *options)
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["activations"] == "int8"
     assert [one["prompts"] for one in manifest["libraries"]] == [prompts]
-    told = cli("inspect", out).out
+    capsys.readouterr()
+    assert invoke(["inspect", str(out)]) == 0
+    told = capsys.readouterr().out
     assert ("lib.so, prompts in bfloat16, requires" in told) is (prompts is not None)

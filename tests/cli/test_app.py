@@ -63,9 +63,9 @@ def test_help_costs_less_than_twice_what_it_costs_typer_s_own_program():
     assert min(ours) < 2 * min(theirs)
 
 
-def test_every_command_has_help_and_the_common_options(cli):
+def test_every_command_has_help_and_the_common_options(here):
     for name in program.COMMANDS:
-        ran = cli(name, "--help", env=os.environ | {"COLUMNS": "200", "NO_COLOR": "1"})
+        ran = here(name, "--help", env=os.environ | {"COLUMNS": "200", "NO_COLOR": "1"})
         assert ran.code == 0, name
         for option in ("--json", "--quiet", "--cache-dir", "--traceback"):
             assert option in ran.out, (name, option)
@@ -150,6 +150,34 @@ def test_no_command_declares_a_flag_twice():
     for name, command in get_command(program.app).commands.items():
         flags = [flag for p in command.params for flag in (*p.opts, *p.secondary_opts)]
         assert sorted(flags) == sorted(set(flags)), name
+
+
+INTERRUPTED_EARLY = """
+import signal, sys
+from mlc_compile.__main__ import main
+
+class Interrupting:
+    def find_spec(self, name, path, target=None):
+        if name == "mlc_compile.cli.app":
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["mlc-compile", *sys.argv[1:]]
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ((), "interrupted\n"),
+        (("--json",), '{"error": "interrupted", "hint": "", "exit_code": 130}\n'),
+    ],
+)
+def test_an_interrupt_while_the_program_is_imported_is_told_too(options, told):
+    command = [sys.executable, "-c", INTERRUPTED_EARLY, "targets", *options]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", told)
 
 
 def test_an_interrupt_ends_with_130(monkeypatch, capsys):

@@ -20,15 +20,7 @@ from mlc_compile.target import find_target
 
 HOME = "nano-qwen3-q4f16_1"
 ALL_CACHED = {"library": "cached", "packed": "cached", "proof": "cached"}
-
-
-@pytest.fixture(scope="module")
-def first(run, nano_checkpoint, tmp_path_factory):
-    """A cache, and the output of the build that filled it."""
-    base = tmp_path_factory.mktemp("first")
-    ran = run(base / "cache", "build", nano_checkpoint, "-o", base / "out")
-    assert ran.code == 0, ran.err
-    return base / "cache", base / "out"
+SHORT = ("--context", "100")
 
 
 @pytest.fixture
@@ -82,35 +74,19 @@ def test_a_warm_build_loads_no_compiler(first, loaded, nano_checkpoint, tmp_path
     assert loaded(*command) == "0 []"
 
 
-def test_another_context_compiles_only_the_kernels_that_depend_on_it(
-    run, filled, nano_checkpoint, tmp_path
-):
-    """None does here: lengths are symbols to kernels, and the limits are the machine's code."""
-    arguments = ("build", nano_checkpoint, "-o", tmp_path / "out", "--context", 100, "--json")
-    ran = run(filled, *arguments)
-    assert ran.code == 0, ran.err
-    (told,) = ran.json["artifacts"]
-    assert told["cache"] == {"library": "built", "packed": "cached", "proof": "built"}
-    assert told["kernels"]["cached"] > 10
-    assert told["kernels"]["built"] == 0
-    log = json.loads((tmp_path / "out" / HOME / "cpu" / "build-log.json").read_text())
-    assert log["kernels"] == told["kernels"]
-    alone = run(tmp_path / "none", *arguments[:3], tmp_path / "alone", *arguments[4:])
-    assert alone.json["artifacts"][0]["kernels"] == {
-        "cached": 0,
-        "built": told["kernels"]["cached"],
-    }
-    assert contents(tmp_path / "alone") == contents(tmp_path / "out")
+@pytest.fixture(scope="module")
+def four(package, nano_checkpoint, tmp_path_factory):
+    """Four builds at once with an empty cache, two into one directory; each, and what it told.
 
-
-def test_four_builds_at_once_do_the_work_once(first, package, nano_checkpoint, tmp_path):
-    """Two into one directory, two into directories of their own."""
-    outs = [tmp_path / name for name in ("same", "same", "b", "c")]
-    command = [sys.executable, "-m", "mlc_compile", "build", str(nano_checkpoint), "--json", "-o"]
-    env = {**os.environ, "PYTHONPATH": str(package), "MLC_COMPILE_CACHE": str(tmp_path / "cache")}
+    Their context is short: those who have the cache of another build compare with them.
+    """
+    base = tmp_path_factory.mktemp("four")
+    outs = [base / name for name in ("same", "same", "b", "c")]
+    command = [sys.executable, "-m", "mlc_compile", "build", str(nano_checkpoint), "--json"]
+    env = {**os.environ, "PYTHONPATH": str(package), "MLC_COMPILE_CACHE": str(base / "cache")}
     builds = [
         subprocess.Popen(
-            [*command, str(out)],
+            [*command, *SHORT, "-o", str(out)],
             env=env,
             cwd=package,
             stdout=subprocess.PIPE,
@@ -124,22 +100,33 @@ def test_four_builds_at_once_do_the_work_once(first, package, nano_checkpoint, t
         out, err = build.communicate(timeout=300)
         assert build.returncode == 0, err
         told.append(json.loads(out))
+    return outs, told
+
+
+def test_four_builds_at_once_do_the_work_once(four):
+    outs, told = four
     assert [one["cache"]["weights"] for one in told].count("built") == 1
     for step in ALL_CACHED:
         assert [one["artifacts"][0]["cache"][step] for one in told].count("built") == 1, step
     for out in outs:
-        assert contents(out) == contents(first[1])
+        assert contents(out) == contents(outs[0])
 
 
-def test_a_build_without_the_cache_gives_the_same_bytes_and_leaves_none(
-    run, first, nano_checkpoint, tmp_path
+def test_another_context_compiles_only_the_kernels_that_depend_on_it(
+    run, filled, four, nano_checkpoint, tmp_path
 ):
-    arguments = ("build", nano_checkpoint, "-o", tmp_path / "out", "--no-cache", "--json")
-    ran = run(tmp_path / "cache", *arguments)
+    """None does here: lengths are symbols to kernels, and the limits are the machine's code."""
+    ran = run(filled, "build", nano_checkpoint, "-o", tmp_path / "out", *SHORT, "--json")
     assert ran.code == 0, ran.err
-    assert set(ran.json["artifacts"][0]["cache"].values()) == {"built"}
-    assert contents(tmp_path / "out") == contents(first[1])
-    assert not (tmp_path / "cache").exists()
+    (told,) = ran.json["artifacts"]
+    assert told["cache"] == {"library": "built", "packed": "cached", "proof": "built"}
+    assert told["kernels"]["cached"] > 10
+    assert told["kernels"]["built"] == 0
+    log = json.loads((tmp_path / "out" / HOME / "cpu" / "build-log.json").read_text())
+    assert log["kernels"] == told["kernels"]
+    alone = [one["artifacts"][0]["kernels"] for one in four[1]]
+    assert {"cached": 0, "built": told["kernels"]["cached"]} in alone
+    assert contents(four[0][0]) == contents(tmp_path / "out")
 
 
 def test_locked_names_what_differs(run, first, nano_checkpoint, tmp_path):
@@ -246,9 +233,9 @@ def entries(cache: Path) -> int:
 # ---- cache -------------------------------------------------------------------------------
 
 
-def test_every_command_has_help_and_the_common_options(cli):
+def test_every_command_has_help_and_the_common_options(here):
     for name in CACHE_COMMANDS:
-        ran = cli("cache", name, "--help", env=os.environ | {"COLUMNS": "200", "NO_COLOR": "1"})
+        ran = here("cache", name, "--help", env=os.environ | {"COLUMNS": "200", "NO_COLOR": "1"})
         assert ran.code == 0, name
         for option in ("--json", "--quiet", "--cache-dir", "--traceback"):
             assert option in ran.out, (name, option)
@@ -261,14 +248,14 @@ def test_cache_alone_shows_its_help_and_a_wrong_command_is_a_usage_error(cli):
     assert "did you mean 'explain'?" in ran.err
 
 
-def test_stats_count_levels_and_bytes(run, first, tmp_path):
-    told = run(first[0], "cache", "stats", "--json").json
+def test_stats_count_levels_and_bytes(manage, first, tmp_path):
+    told = manage(first[0], "stats", "--json").json
     levels = {one["level"]: one["entries"] for one in told["levels"]}
     filled = {"weights", "questions", *ALL_CACHED, "kernel"}
     assert {name for name, n in levels.items() if n} == filled
     assert told["nbytes"] == sum(one["nbytes"] for one in told["levels"])
     assert told["directory"] == str(first[0])
-    assert run(tmp_path / "none", "cache", "stats", "--json").json["nbytes"] == 0
+    assert manage(tmp_path / "none", "stats", "--json").json["nbytes"] == 0
     assert not (tmp_path / "none").exists()
 
 
@@ -294,50 +281,50 @@ def test_explain_of_an_empty_cache(run, nano_checkpoint, tmp_path):
     assert all(step["reason"] for step in steps)
 
 
-def test_verify_finds_damage_and_repairs_it(run, filled):
+def test_verify_finds_damage_and_repairs_it(manage, filled):
     total = entries(filled)
     assert total > 4
-    assert run(filled, "cache", "verify").out == f"{total} entries, 0 damaged\n"
+    assert manage(filled, "verify").out == f"{total} entries, 0 damaged\n"
     directory = spoil(filled, "library")
-    ran = run(filled, "cache", "verify", "--json")
+    ran = manage(filled, "verify", "--json")
     assert ran.code == 6
     (damaged,) = ran.json["damaged"]
     assert damaged["entry"] == str(directory)
-    ran = run(filled, "cache", "verify", "--repair")
+    ran = manage(filled, "verify", "--repair")
     assert (ran.code, ran.out) == (0, f"{total} entries, 1 damaged, which were removed\n")
-    assert run(filled, "cache", "verify").out == f"{total - 1} entries, 0 damaged\n"
+    assert manage(filled, "verify").out == f"{total - 1} entries, 0 damaged\n"
 
 
-def test_gc_removes_down_to_a_size(run, filled):
-    assert run(filled, "cache", "gc", "--json").json == {
+def test_gc_removes_down_to_a_size(manage, filled):
+    assert manage(filled, "gc", "--json").json == {
         "removed": [],
         "nbytes": 0,
         "record_lines": 0,
     }
     total = entries(filled)
-    everything = run(filled, "cache", "gc", "--max-size", "0", "--json").json
+    everything = manage(filled, "gc", "--max-size", "0", "--json").json
     assert len(everything["removed"]) == total
-    assert run(filled, "cache", "stats", "--json").json["nbytes"] == 0
+    assert manage(filled, "stats", "--json").json["nbytes"] == 0
 
 
-def test_a_cache_carried_elsewhere_serves_there(run, first, nano_checkpoint, tmp_path):
+def test_a_cache_carried_elsewhere_serves_there(run, manage, first, nano_checkpoint, tmp_path):
     bundle, other = tmp_path / "cache.bundle", tmp_path / "other"
-    ran = run(first[0], "cache", "export", bundle)
+    ran = manage(first[0], "export", bundle)
     assert (ran.code, ran.out) == (0, f"{bundle}\n")
-    assert run(other, "cache", "import", bundle).out == f"{entries(first[0])} new entries\n"
-    assert run(other, "cache", "import", bundle).out == "0 new entries\n"
+    assert manage(other, "import", bundle).out == f"{entries(first[0])} new entries\n"
+    assert manage(other, "import", bundle).out == "0 new entries\n"
     ran = run(other, "build", nano_checkpoint, "-o", tmp_path / "out", "--locked")
     assert ran.code == 0, ran.err
     assert contents(tmp_path / "out") == contents(first[1])
     data = bundle.read_bytes()
     bundle.write_bytes(data[:5000] + bytes([data[5000] ^ 1]) + data[5001:])
-    ran = run(tmp_path / "third", "cache", "import", bundle)
+    ran = manage(tmp_path / "third", "import", bundle)
     assert (ran.code, ran.out) == (6, "")
     assert "is damaged" in ran.err
 
 
-def test_a_bundle_that_is_not_there_is_a_usage_error(run, tmp_path):
-    ran = run(tmp_path / "cache", "cache", "import", tmp_path / "none")
+def test_a_bundle_that_is_not_there_is_a_usage_error(manage, tmp_path):
+    ran = manage(tmp_path / "cache", "import", tmp_path / "none")
     assert (ran.code, ran.out) == (2, "")
     assert f"no bundle {tmp_path / 'none'}" in ran.err
 
@@ -367,39 +354,39 @@ def test_what_is_no_size_is_refused(text):
         size(text, "--max-size")
 
 
-def test_the_limit_may_come_from_the_environment(run, first, nano_checkpoint, tmp_path):
+def test_the_limit_may_come_from_the_environment(run, manage, first, nano_checkpoint, tmp_path):
     env = os.environ | {"MLC_COMPILE_CACHE_SIZE": "nonsense"}
     ran = run(first[0], "build", nano_checkpoint, "-o", tmp_path / "out", env=env)
     assert (ran.code, ran.out) == (2, "")
     assert "MLC_COMPILE_CACHE_SIZE must be a size, got 'nonsense'" in ran.err
     assert "for example MLC_COMPILE_CACHE_SIZE=10GiB" in ran.err
-    ran = run(first[0], "cache", "stats", "--cache-size", "lots", env=env)
+    ran = manage(first[0], "stats", "--cache-size", "lots", env=env)
     assert (ran.code, ran.out) == (2, "")
     assert "--cache-size must be a size, got 'lots'" in ran.err
 
 
 @pytest.mark.parametrize("command", [["stats"], ["verify"], ["gc"], ["export", "bundle"]])
-def test_a_cache_that_is_no_directory_is_told(run, tmp_path, command):
+def test_a_cache_that_is_no_directory_is_told(manage, tmp_path, command):
     for name, make in {"file": Path.touch, "loop": lambda p: p.symlink_to(p)}.items():
         make(tmp_path / name)
-        ran = run(tmp_path / name, "cache", *command, cwd=tmp_path)
+        ran = manage(tmp_path / name, *command, cwd=tmp_path)
         assert (ran.code, ran.out) == (7, "")
         assert ran.err.startswith(f"error: {tmp_path / name}")
     assert not (tmp_path / "bundle").exists()
 
 
-def test_a_device_is_no_place_for_a_bundle(run, first, tmp_path):
+def test_a_device_is_no_place_for_a_bundle(manage, first, tmp_path):
     (tmp_path / "null").symlink_to("/dev/null")
-    ran = run(first[0], "cache", "export", tmp_path / "null")
+    ran = manage(first[0], "export", tmp_path / "null")
     assert (ran.code, ran.out) == (2, "")
     assert "is a device, a bundle is a file" in ran.err
     assert Path("/dev/null").is_char_device()
 
 
-def test_a_store_that_takes_nothing_says_so_in_two_lines(run, first, tmp_path):
+def test_a_store_that_takes_nothing_says_so_in_two_lines(manage, first, tmp_path):
     bundle = tmp_path / "bundle"
-    assert run(first[0], "cache", "export", bundle).code == 0
-    ran = run(tmp_path / "small", "cache", "import", bundle, "--cache-size", 0)
+    assert manage(first[0], "export", bundle).code == 0
+    ran = manage(tmp_path / "small", "import", bundle, "--cache-size", 0)
     assert (ran.code, ran.out) == (0, "0 new entries\n")
     assert len(ran.err.splitlines()) == 2
 

@@ -61,8 +61,8 @@ def test_bench_compares_by_six_rounds_with_an_interval(
     assert [low, high] == [min(ratios), max(ratios)]
 
 
-def test_bench_has_nothing_to_compare_one_artifact_with(cli: Cli, nano_artifact: Path) -> None:
-    ran = cli("bench", nano_artifact, "--compare")
+def test_bench_has_nothing_to_compare_one_artifact_with(here: Cli, nano_artifact: Path) -> None:
+    ran = here("bench", nano_artifact, "--compare")
     assert (ran.code, ran.out) == (2, "")
     assert "--compare needs two artifacts, got one" in ran.err
 
@@ -87,8 +87,8 @@ def test_eval_against_the_unquantized_build_is_close(
     assert 0.8 < got["top1_agreement"] <= 1
 
 
-def test_eval_refuses_an_absent_text(cli: Cli, nano_artifact: Path, tmp_path: Path) -> None:
-    ran = cli("eval", nano_artifact, "--text", tmp_path / "gone.txt")
+def test_eval_refuses_an_absent_text(here: Cli, nano_artifact: Path, tmp_path: Path) -> None:
+    ran = here("eval", nano_artifact, "--text", tmp_path / "gone.txt")
     assert ran.code == ConfigError.exit_code
     assert "gone.txt" in ran.err
 
@@ -117,29 +117,29 @@ def test_verify_tells_another_tvm_from_damage(cli: Cli, copy: Path) -> None:
     assert "apache-tvm 0.1" in ran.out
 
 
-def test_inspect_shows_what_is_inside_and_what_it_costs(cli: Cli, nano_artifact: Path) -> None:
+def test_inspect_shows_what_is_inside_and_what_it_costs(here: Cli, nano_artifact: Path) -> None:
     manifest = read_manifest(nano_artifact, Manifest)
-    got = cli("inspect", nano_artifact, "--json").json
+    got = here("inspect", nano_artifact, "--json").json
     assert got["manifest"]["plan_digest"] == manifest.plan_digest
     assert got["memory"]["weights"] == manifest.plan.nbytes
     assert set(got["bytes_by_role"]) >= {"embedding", "attention", "mlp", "norm"}
     assert got["events"]
-    text = cli("inspect", nano_artifact).out
+    text = here("inspect", nano_artifact).out
     assert "memory" in text
     assert manifest.triple in text
     assert f"activations {manifest.activations}" in text
     assert manifest.check.told() in text
 
 
-def test_inspect_finds_a_missing_report(cli: Cli, copy: Path) -> None:
+def test_inspect_finds_a_missing_report(here: Cli, copy: Path) -> None:
     (copy / "report.json").unlink()
-    ran = cli("inspect", copy)
+    ran = here("inspect", copy)
     assert (ran.code, ran.out) == (DamageError.exit_code, "")
     assert "has no report.json" in ran.err
 
 
-def test_inspect_refuses_a_weights_directory(cli: Cli, nano_artifact: Path) -> None:
-    ran = cli("inspect", nano_artifact.parent / "weights")
+def test_inspect_refuses_a_weights_directory(here: Cli, nano_artifact: Path) -> None:
+    ran = here("inspect", nano_artifact.parent / "weights")
     assert ran.code == ConfigError.exit_code
     assert "must be an artifact" in ran.err
 
@@ -165,9 +165,9 @@ def test_bench_kernels_has_the_fields_that_scripts_read(cli: Cli, nano_artifact:
 
 @pytest.mark.parametrize("other", [("--compare",), ("--rounds", 2)])
 def test_bench_kernels_does_not_compare(
-    cli: Cli, nano_artifact: Path, other: tuple[object, ...]
+    here: Cli, nano_artifact: Path, other: tuple[object, ...]
 ) -> None:
-    ran = cli("bench", nano_artifact, "--kernels", *other)
+    ran = here("bench", nano_artifact, "--kernels", *other)
     assert (ran.code, ran.out) == (2, "")
     assert "exclude each other" in ran.err
 
@@ -180,11 +180,14 @@ def test_eval_reads_standard_input(cli: Cli, nano_artifact: Path, prose: Path) -
 
 
 def test_inspect_counts_equal_events_and_lists_them_on_request(
-    cli: Cli, nano_artifact: Path
+    here: Cli, nano_artifact: Path
 ) -> None:
-    events = cli("inspect", nano_artifact, "--json").json["events"]
+    events = here("inspect", nano_artifact, "--json").json["events"]
     merged = [e for e in events if e["source"] == "MergeProjections" and e["outcome"] == "done"]
-    folded, full = cli("inspect", nano_artifact).out, cli("inspect", nano_artifact, "--events").out
+    folded, full = (
+        here("inspect", nano_artifact).out,
+        here("inspect", nano_artifact, "--events").out,
+    )
     (line,) = (line for line in folded.splitlines() if line.startswith("MergeProjections"))
     assert line.split() == ["MergeProjections", "done", f"{len(merged)}", "times"]
     assert full.count("MergeProjections") == len(merged) > 1
@@ -204,11 +207,11 @@ def test_inspect_writes_small_sizes_in_kib() -> None:
     assert _size(3 << 19) == "1.5 MiB"
 
 
-def test_inspect_names_the_library_that_loads_here(cli: Cli, copy: Path) -> None:
-    assert "loads here" not in cli("inspect", copy).out
+def test_inspect_names_the_library_that_loads_here(here: Cli, copy: Path) -> None:
+    assert "loads here" not in here("inspect", copy).out
     manifest = read_manifest(copy, Manifest)
     better = Library(path="better.so", requires=("no_such_feature",), priority=1)
     libraries = (*manifest.libraries, better)
     write_manifest(copy, msgspec.structs.replace(manifest, libraries=libraries))
-    lines = [line for line in cli("inspect", copy).out.splitlines() if line.startswith("library")]
+    lines = [line for line in here("inspect", copy).out.splitlines() if line.startswith("library")]
     assert [line.endswith("loads here") for line in lines] == [True, False]

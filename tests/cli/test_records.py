@@ -32,85 +32,85 @@ def spoil(path):
     path.write_bytes(path.read_bytes().replace(b'"tile":1', b'"tile":7'))
 
 
-def test_stats_show_what_was_tuned(run, store):
-    (one,) = run(store.cache_dir, "cache", "stats", "--json").json["records"]
+def test_stats_show_what_was_tuned(manage, store):
+    (one,) = manage(store.cache_dir, "stats", "--json").json["records"]
     assert one["title"] == "cpu x86-64-v3, x86_64-unknown-linux-gnu"
     counts = ("workloads", "records", "chosen", "best_speedup", "damaged")
     assert [one[name] for name in counts] == [1, 2, 1, 2.5, 0]
-    shown = run(store.cache_dir, "cache", "stats").out.splitlines()
+    shown = manage(store.cache_dir, "stats").out.splitlines()
     assert shown[0] == f"directory  {store.cache_dir}"
     assert shown[1] == "size       0.0 of 20.0 GiB"
     assert shown[-1].split() == [*one["title"].split(), "1", "2", "1", "2.50x"]
 
 
-def test_stats_without_records_show_none(run, tmp_path):
-    assert run(tmp_path / "none", "cache", "stats", "--json").json["records"] == []
-    assert "tuned" not in run(tmp_path / "none", "cache", "stats").out
+def test_stats_without_records_show_none(manage, tmp_path):
+    assert manage(tmp_path / "none", "stats", "--json").json["records"] == []
+    assert "tuned" not in manage(tmp_path / "none", "stats").out
 
 
-def test_verify_finds_a_damaged_line_and_repairs_it(run, store, path):
+def test_verify_finds_a_damaged_line_and_repairs_it(manage, store, path):
     spoil(path)
-    ran = run(store.cache_dir, "cache", "verify")
+    ran = manage(store.cache_dir, "verify")
     assert (ran.code, ran.out) == (6, "0 entries, 0 damaged; 2 tuning records, 1 damaged\n")
     told, error, hint = ran.err.splitlines()
     assert told == f"{path}, line 2: it does not have its digest"
     assert error == "error: 1 of 2 tuning records are damaged; the others count"
     assert "--repair" in hint
-    said = run(store.cache_dir, "cache", "verify", "--json")
+    said = manage(store.cache_dir, "verify", "--json")
     assert json.loads(said.err.splitlines()[-1])["exit_code"] == 6  # after the story
     assert said.json["damaged_records"] == [
         {"file": str(path), "line": 2, "reason": "it does not have its digest"}
     ]
-    ran = run(store.cache_dir, "cache", "verify", "--repair")
+    ran = manage(store.cache_dir, "verify", "--repair")
     assert (ran.code, ran.out.endswith("records, 1 damaged, which were removed\n")) == (0, True)
-    ran = run(store.cache_dir, "cache", "verify")
+    ran = manage(store.cache_dir, "verify")
     assert (ran.code, ran.out) == (0, "0 entries, 0 damaged; 1 tuning records, 0 damaged\n")
     (left,) = store.all()[0].records
     assert left == record(2, took=4.0)
 
 
-def test_gc_removes_damaged_lines_and_no_record_whatever_the_size(run, store, path):
+def test_gc_removes_damaged_lines_and_no_record_whatever_the_size(manage, store, path):
     spoil(path)
-    ran = run(store.cache_dir, "cache", "gc", "--cache-size", "0", "--json")
+    ran = manage(store.cache_dir, "gc", "--cache-size", "0", "--json")
     assert ran.json == {"removed": [], "nbytes": 0, "record_lines": 1}
     assert store.all()[0].records == (record(2, took=4.0),)
 
 
-def test_records_travel_in_one_file_and_merge_there(run, store, tmp_path):
+def test_records_travel_in_one_file_and_merge_there(manage, store, tmp_path):
     bundle, other = tmp_path / "bundle", RecordStore(tmp_path / "other")
-    assert run(store.cache_dir, "cache", "export", bundle, "--json").json["records"] == 2
+    assert manage(store.cache_dir, "export", bundle, "--json").json["records"] == 2
     tune(other, V3, record(1), record(3))
-    ran = run(other.cache_dir, "cache", "import", bundle)
+    ran = manage(other.cache_dir, "import", bundle)
     assert (ran.code, ran.out) == (0, "0 new entries, 1 new tuning records\n")
-    assert run(other.cache_dir, "cache", "import", bundle, "--json").json["records"] == 0
+    assert manage(other.cache_dir, "import", bundle, "--json").json["records"] == 0
     held = sorted(one.choice["tile"] for one in other.all()[0].records)
     assert held == [1, 2, 3]
 
 
-def test_equal_records_give_equal_bundles_damaged_or_not(run, store, path, tmp_path):
+def test_equal_records_give_equal_bundles_damaged_or_not(manage, store, path, tmp_path):
     copy = RecordStore(Path(shutil.copytree(store.cache_dir, tmp_path / "copy")))
     copied = copy.path(path.stem)
     copied.write_bytes(b"rubbish\n" + copied.read_bytes() + copied.read_bytes())
     for one, name in ((store, "one"), (copy, "two")):
-        assert run(one.cache_dir, "cache", "export", tmp_path / name).code == 0
+        assert manage(one.cache_dir, "export", tmp_path / name).code == 0
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
-def test_a_bundle_with_one_wrong_byte_brings_no_record(run, store, tmp_path):
+def test_a_bundle_with_one_wrong_byte_brings_no_record(manage, store, tmp_path):
     bundle, other = tmp_path / "bundle", RecordStore(tmp_path / "other")
-    run(store.cache_dir, "cache", "export", bundle)
+    manage(store.cache_dir, "export", bundle)
     data = bundle.read_bytes()
     at = data.index(b'"tile":1')
     bundle.write_bytes(data[:at] + b"x" + data[at + 1 :])
-    ran = run(other.cache_dir, "cache", "import", bundle)
+    ran = manage(other.cache_dir, "import", bundle)
     assert ran.code == 6
     assert other.all() == ()
 
 
-def test_records_that_cannot_be_read_end_a_build_in_a_sentence(run, path, tmp_path):
+def test_records_that_cannot_be_read_end_a_build_in_a_sentence(manage, path, tmp_path):
     path.unlink()
     path.symlink_to(path)
-    ran = run(tmp_path / "cache", "cache", "stats")
+    ran = manage(tmp_path / "cache", "stats")
     assert (ran.code, ran.out) == (7, "")
     error, hint = ran.err.splitlines()[-2:]
     assert error.startswith(f"error: the tuning records in {path.parent} cannot be read: ")

@@ -121,30 +121,30 @@ def test_a_prompt_longer_than_the_context_is_told_with_numbers(nano_artifact: Pa
     ],
 )
 def test_options_out_of_range_are_refused(
-    cli: Cli, nano_artifact: Path, options: list[str], said: str
+    here: Cli, nano_artifact: Path, options: list[str], said: str
 ) -> None:
-    ran = cli("run", nano_artifact, "-p", PROMPT, *options)
+    ran = here("run", nano_artifact, "-p", PROMPT, *options)
     assert ran.code == ConfigError.exit_code
     assert said in ran.err
 
 
-def test_a_model_directory_is_no_artifact(cli: Cli, nano_checkpoint: Path) -> None:
-    ran = cli("run", nano_checkpoint, "-p", PROMPT)
+def test_a_model_directory_is_no_artifact(here: Cli, nano_checkpoint: Path) -> None:
+    ran = here("run", nano_checkpoint, "-p", PROMPT)
     assert ran.code == ConfigError.exit_code
     assert "must be an artifact, but holds a model checkpoint" in ran.err
 
 
-def test_an_artifact_for_another_cpu_is_refused_by_feature(cli: Cli, copy: Path) -> None:
+def test_an_artifact_for_another_cpu_is_refused_by_feature(here: Cli, copy: Path) -> None:
     edit_manifest(copy, libraries=[{"path": "lib.so", "requires": ["avx9000"], "priority": 0}])
-    ran = cli("run", copy, "-p", PROMPT)
+    ran = here("run", copy, "-p", PROMPT)
     assert ran.code == TargetError.exit_code
     assert "this CPU lacks avx9000" in ran.err
 
 
-def test_truncated_weights_are_damage(cli: Cli, copy: Path) -> None:
+def test_truncated_weights_are_damage(here: Cli, copy: Path) -> None:
     weights = copy / "weights.bin"
     weights.write_bytes(weights.read_bytes()[:-64])
-    ran = cli("run", copy, "-p", PROMPT)
+    ran = here("run", copy, "-p", PROMPT)
     assert ran.code == DamageError.exit_code
     assert "weights.bin must have" in ran.err
 

@@ -40,7 +40,7 @@ def test_tuning_measures_and_says_so_line_by_line(cli, nano_checkpoint, tmp_path
 
 def test_an_interrupt_exits_with_130_and_leaves_no_process(nano_checkpoint, tmp_path):
     command = [sys.executable, "-m", "mlc_compile", "tune", str(nano_checkpoint), "--json"]
-    options = ["--task", "int8_gemv", "--cache-dir", str(tmp_path)]
+    options = ["--task", "int8_gemv*n=256*", "--trials", "24", "--cache-dir", str(tmp_path)]
     with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=PIPE) as process:
         kinds = (json.loads(line)["event"] for line in process.stdout)
         assert next(kind for kind in kinds if kind == "trial")
@@ -55,8 +55,7 @@ def test_an_interrupt_exits_with_130_and_leaves_no_process(nano_checkpoint, tmp_
 
 
 def test_build_tunes_first_and_prints_its_own_result_alone(cli, nano_checkpoint, tmp_path):
-    asked = ["--tune", "1s", "--cache-dir", tmp_path, "-o", tmp_path / "dist", "--json"]
-    ran = cli("build", nano_checkpoint, *asked)
+    ran = cli("build", nano_checkpoint, "--tune", "1s", "-o", tmp_path, "--json")
     assert ran.code == 0, ran.err
     assert ran.json["artifacts"]
     assert "trials in" in ran.err
@@ -72,8 +71,8 @@ def test_build_tunes_first_and_prints_its_own_result_alone(cli, nano_checkpoint,
         ("cpu-aarch64", "it is for aarch64"),
     ],
 )
-def test_a_device_that_is_not_here_is_named(cli, nano_checkpoint, target, needs):
-    ran = cli("tune", nano_checkpoint, "--target", target, "--trials", 1)
+def test_a_device_that_is_not_here_is_named(here, nano_checkpoint, target, needs):
+    ran = here("tune", nano_checkpoint, "--target", target, "--trials", 1)
     assert ran.code == 4
     assert needs in ran.err
 
@@ -89,8 +88,8 @@ def test_an_instruction_set_that_is_not_here_is_named(monkeypatch):
         tune.require_here(row)
 
 
-def test_what_another_machine_could_measure_is_hinted_at(cli, nano_checkpoint):
-    ran = cli("tune", nano_checkpoint, "--target", "cpu-aarch64", "--trials", 1)
+def test_what_another_machine_could_measure_is_hinted_at(here, nano_checkpoint):
+    ran = here("tune", nano_checkpoint, "--target", "cpu-aarch64", "--trials", 1)
     assert "--rpc" in ran.err
 
 
@@ -104,14 +103,14 @@ def test_what_another_machine_could_measure_is_hinted_at(cli, nano_checkpoint):
         (["--target", "cpu-x86-64-v2+v3"], "each is tuned by itself"),
     ],
 )
-def test_what_cannot_be_asked_for_is_a_usage_error(cli, nano_checkpoint, arguments, said):
-    ran = cli("tune", nano_checkpoint, *arguments)
+def test_what_cannot_be_asked_for_is_a_usage_error(here, nano_checkpoint, arguments, said):
+    ran = here("tune", nano_checkpoint, *arguments)
     assert ran.code == 2
     assert said in ran.err
 
 
-def test_locked_builds_do_not_tune(cli, nano_checkpoint):
-    assert cli("build", nano_checkpoint, "--tune", "1m", "--locked").code == 2
+def test_locked_builds_do_not_tune(here, nano_checkpoint):
+    assert here("build", nano_checkpoint, "--tune", "1m", "--locked").code == 2
 
 
 def test_times():

@@ -1,8 +1,7 @@
 """Tuning records and the build cache through the real command: who is rebuilt, and by what."""
 
+import shutil
 from pathlib import Path
-
-import pytest
 
 from mlc_compile.records import Record, RecordStore, Workload, partition_of
 from mlc_compile.runtime.host import available_cores
@@ -10,15 +9,6 @@ from mlc_compile.target import find_target
 from tests.driver.tuning import asked
 
 FOREIGN = Workload.of("cpu.int8_gemm", n=9999, k=9999)
-
-
-@pytest.fixture(scope="module")
-def first(run, nano_checkpoint, tmp_path_factory):
-    """A cache and an output of a build that nothing was tuned for; each test adds to them."""
-    base = tmp_path_factory.mktemp("first")
-    ran = run(base / "cache", "build", nano_checkpoint, "-o", base / "out", "--json")
-    assert ran.code == 0, ran.err
-    return base / "cache", base / "out"
 
 
 def tune(cache: Path, workload: Workload) -> None:
@@ -37,9 +27,9 @@ def tune(cache: Path, workload: Workload) -> None:
 
 
 def test_tuning_changes_the_library_that_asks_for_it_and_warm_builds_load_no_compiler(
-    run, first, loaded, nano_checkpoint
+    run, manage, first, loaded, nano_checkpoint, tmp_path
 ):
-    cache, out = first
+    cache, out = (shutil.copytree(one, tmp_path / one.name) for one in first)
     command = ["build", nano_checkpoint, "-o", out, "--cache-dir", cache]
     tune(cache, FOREIGN)
     assert loaded(*command, "--locked") == "0 []"
@@ -55,7 +45,7 @@ def test_tuning_changes_the_library_that_asks_for_it_and_warm_builds_load_no_com
     assert built["cache"]["library"] == "built"
     assert built["kernels"]["built"] == 0  # the rules' own: what was tuned is not what they choose
     assert loaded(*command, "--locked") == "0 []"
-    stats = run(cache, "cache", "stats", "--json").json
+    stats = manage(cache, "stats", "--json").json
     entries = {one["level"]: one["entries"] for one in stats["levels"]}
     assert (entries["questions"], entries["library"]) == (1, 2)
-    assert run(cache, "cache", "verify").code == 0
+    assert manage(cache, "verify").code == 0

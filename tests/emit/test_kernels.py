@@ -10,10 +10,10 @@ from mlc_compile.target import find_target
 
 
 class Remembering:
-    """A keeper in memory."""
+    """A keeper in memory, which may know some objects already."""
 
-    def __init__(self):
-        self.objects, self.made = {}, []
+    def __init__(self, objects=()):
+        self.objects, self.made = dict(objects), []
 
     def take(self, kernel, make):
         if kernel not in self.objects:
@@ -35,9 +35,16 @@ def emitted(mod, target, directory, keeper):
     return [(path.name, path.read_bytes()) for path in sorted(directory.iterdir())], files
 
 
-def test_every_kernel_has_an_object_and_a_second_time_none_is_made(lowered, tmp_path):
+@pytest.fixture(scope="module")
+def once(lowered, tmp_path_factory):
+    """A keeper, and what `emitted` gives the first time."""
     keeper = Remembering()
-    first, files = emitted(lowered, "cpu-x86-64-v2", tmp_path / "a", keeper)
+    place = tmp_path_factory.mktemp("objects") / "a"
+    return keeper, emitted(lowered, "cpu-x86-64-v2", place, keeper)
+
+
+def test_every_kernel_has_an_object_and_a_second_time_none_is_made(lowered, once, tmp_path):
+    keeper, (first, files) = once
     kernels = [str(v.name_hint) for v, f in lowered.functions.items() if is_kernel(f)]
     assert keeper.made == sorted(kernels)
     assert [name for name, _ in first] == [f"{name}.o" for name in keeper.made]
@@ -51,14 +58,13 @@ def is_kernel(function):
     return isinstance(function, tvm.tirx.PrimFunc)
 
 
-def test_another_target_or_function_is_another_kernel(lowered, tmp_path):
-    keeper = Remembering()
-    emitted(lowered, "cpu-x86-64-v2", tmp_path / "a", keeper)
-    count = len(keeper.made)
+def test_another_target_or_function_is_another_kernel(lowered, once, tmp_path):
+    known, _ = once
+    keeper, count = Remembering(known.objects), len(known.made)
     emitted(lowered, "cpu-x86-64-v3", tmp_path / "b", keeper)
-    assert len(keeper.made) == 2 * count
+    assert len(keeper.made) == count
     variable, function = next((v, f) for v, f in lowered.functions.items() if is_kernel(f))
     changed = tvm.IRModule(dict(lowered.functions), attrs=lowered.attrs)
     changed.update_func(variable, function.with_attr("mlc.other", 1))
     emitted(changed, "cpu-x86-64-v3", tmp_path / "c", keeper)
-    assert keeper.made[2 * count :] == [str(variable.name_hint)]
+    assert keeper.made[count:] == [str(variable.name_hint)]

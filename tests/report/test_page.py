@@ -28,6 +28,12 @@ def parts(nano_artifact):
     return manifest, read_fields(nano_artifact, REPORT, ReadReport)
 
 
+@pytest.fixture(scope="module")
+def page(parts):
+    """What is rendered of them; the plots take seconds."""
+    return render(*parts)
+
+
 class Elements(HTMLParser):
     """Names and attributes of all elements."""
 
@@ -40,9 +46,8 @@ class Elements(HTMLParser):
         self.seen.append((tag, dict(attrs)))
 
 
-def test_every_kernel_event_weight_and_function_is_there(parts):
-    manifest, report = parts
-    page = html.unescape(render(manifest, report))
+def test_every_kernel_event_weight_and_function_is_there(parts, page):
+    (manifest, report), page = parts, html.unescape(page)
     for kernel in report.kernels:
         assert f">{kernel.name}</td>" in page
     for event in report.events:
@@ -55,7 +60,7 @@ def test_every_kernel_event_weight_and_function_is_there(parts):
     assert manifest.check.told() in page
 
 
-def test_equal_reports_give_equal_bytes_in_any_process(parts, nano_artifact):
+def test_equal_reports_give_equal_bytes_in_any_process(page, nano_artifact):
     code = (
         "import sys; from pathlib import Path\n"
         "from mlc_compile.artifact import Manifest, read_manifest\n"
@@ -74,7 +79,7 @@ def test_equal_reports_give_equal_bytes_in_any_process(parts, nano_artifact):
         text=True,
         check=True,
     )
-    assert other.stdout == render(*parts)
+    assert other.stdout == page
 
 
 def test_names_are_text_and_never_markup(parts):
@@ -94,8 +99,7 @@ def test_names_are_text_and_never_markup(parts):
     assert "&lt;script&gt;alert" in page
 
 
-def test_nothing_is_fetched(parts):
-    page = render(*parts)
+def test_nothing_is_fetched(page):
     for tag, attrs in Elements(page).seen:
         for name in ("src", "href", "xlink:href", "action", "data", "poster"):
             assert (attrs.get(name) or "#").startswith(("#", "data:")), (tag, attrs)
@@ -106,8 +110,7 @@ def test_nothing_is_fetched(parts):
     assert html.unescape(policy).startswith("default-src 'none';")
 
 
-def test_plots_take_the_page_s_colors(parts):
-    page = render(*parts)
+def test_plots_take_the_page_s_colors(page):
     plots = re.findall(r"<svg class=\"plot\".*?</svg>", page, re.DOTALL)
     assert len(plots) == 6  # memory, stages and roofline of a token and of a prompt
     for plot in plots:
@@ -116,7 +119,7 @@ def test_plots_take_the_page_s_colors(parts):
         assert "var(--" in plot
 
 
-def test_errors_are_those_of_the_weights_that_were_packed(parts, nano_artifact, tmp_path):
+def test_errors_are_those_of_the_weights_that_were_packed(parts, page, nano_artifact, tmp_path):
     manifest, report = parts
     errors = errors_of(nano_artifact, manifest)
     assert {e.name for e in errors} == {s for w in report.weights for s in w.sources}
@@ -126,20 +129,20 @@ def test_errors_are_those_of_the_weights_that_were_packed(parts, nano_artifact, 
     (known,) = {w.sources for w in report.weights if w.name == "model.embed_tokens"}
     told = TensorError(name=known[0], scheme="q", rms=1, relative=0.1234, largest=0.5)
     assert "12.34 %" in render(manifest, report, [told])
-    assert "quantization.json" in render(manifest, report)  # where they would be
+    assert "quantization.json" in page  # where they would be
 
 
-def test_tuning_is_drawn_where_there_was_some(parts):
+def test_tuning_is_drawn_where_there_was_some(parts, page):
     manifest, report = parts
-    assert "<h2>Tuning</h2>" not in render(manifest, report)
+    assert "<h2>Tuning</h2>" not in page
     curve = Curve(kernel="int8_gemv", trials=(1, 8, 64), seconds=(3e-4, 2e-4, 1e-4))
     page = render(manifest, msgspec.structs.replace(report, tuning=(curve,)))
     assert "<h2>Tuning</h2>" in page
 
 
-def test_what_a_gpu_s_kernels_take_is_told_where_a_compiler_says(parts):
+def test_what_a_gpu_s_kernels_take_is_told_where_a_compiler_says(parts, page):
     manifest, report = parts
-    assert "Registers and shared memory" not in render(manifest, report)
+    assert "Registers and shared memory" not in page
     taken = Resources(
         kernel="gemv_kernel",
         arch="sm_90",
@@ -156,9 +159,9 @@ def test_what_a_gpu_s_kernels_take_is_told_where_a_compiler_says(parts):
     assert all(text in row for text in ("sm_90", ">256<", ">40<", "4.0 KiB", "8 B", "75 %"))
 
 
-def test_what_a_vulkan_kernel_takes_is_told_where_there_are_some(parts):
+def test_what_a_vulkan_kernel_takes_is_told_where_there_are_some(parts, page):
     manifest, report = parts
-    assert "<h2>Shaders</h2>" not in render(manifest, report)
+    assert "<h2>Shaders</h2>" not in page
     facts = ShaderFacts(
         kernel="gemv_kernel",
         local_size=(64, 2, 1),

@@ -1,19 +1,32 @@
-"""Kernels compiled alone and run on numpy arrays, with guards around every one of them."""
+"""Kernels compiled alone and run on numpy arrays, with guards around every one of them.
 
+And tiles of bfloat16, if need be in software.
+"""
+
+import ctypes
 import functools
-from collections.abc import Callable, Sequence
+import shutil
+import subprocess
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from platform import machine, system
 
 import msgspec
 import numpy as np
 import pytest
 
+from mlc_compile import target as targets
+from mlc_compile.emit.link.linker import C_COMPILERS
 from mlc_compile.target import (
+    BF16_TILE_FEATURES,
+    EXTRA_FEATURES,
     Target,
     find_target,
     missing_features,
     target_names,
     triple_mismatch,
 )
+from tests.schedule.kernels.bf16_products import BEST, UNITS, Unit
 
 Arrays = list[np.ndarray]
 Kernel = Callable[..., Arrays]
@@ -102,3 +115,43 @@ def blank(shape: Sequence[int], dtype: str = "float32") -> np.ndarray:
 def unwritten() -> Callable[..., np.ndarray]:
     """`unwritten(shape, dtype="float32")`: an output before the call, NaN everywhere."""
     return blank
+
+
+@pytest.fixture(scope="session")
+def amx_trap(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], int]:
+    """`amx_trap(1)`: from now on AMX's instructions are done in software; see amx_trap.c."""
+    if (system(), machine()) != ("Linux", "x86_64"):
+        pytest.skip("amx_trap.c knows Linux on x86-64 alone")
+    compiler = next((c for c in C_COMPILERS if shutil.which(c)), None)
+    if compiler is None:
+        pytest.skip("needs a C compiler: apt-get install gcc")
+    source = Path(__file__).parent / "kernels" / "amx_trap.c"
+    library = tmp_path_factory.mktemp("amx") / "amx_trap.so"
+    options = ["-O3", "-march=native", "-shared", "-fPIC", "-o", str(library), str(source), "-lm"]
+    subprocess.run([compiler, *options], check=True)
+    trap = ctypes.CDLL(str(library)).amx_trap
+    trap.restype = ctypes.c_long
+    return trap
+
+
+@pytest.fixture
+def trapping(
+    amx_trap: Callable[[int], int], monkeypatch: pytest.MonkeyPatch
+) -> Generator[str, None, None]:
+    """The name of a target: this machine with tiles, each of whose instructions traps."""
+    here = find_target("cpu")
+    told = tuple(EXTRA_FEATURES[f] for f in BF16_TILE_FEATURES)
+    row = msgspec.structs.replace(here, name="cpu-trapping", mattr=(*here.mattr, *told))
+    rows = {**targets._rows(), row.name: row}
+    monkeypatch.setattr(targets, "_rows", lambda: rows)
+    before = amx_trap(1)
+    yield row.name
+    assert amx_trap(0) > before, "no instruction trapped"
+
+
+@pytest.fixture
+def unit(request: pytest.FixtureRequest, compile_kernel: Callable[..., object]) -> Unit:
+    """The best way to do tiles that this machine has, if a test does not name one."""
+    kind = getattr(request, "param", BEST)
+    target = request.getfixturevalue("trapping") if kind == "trapped" else "cpu"
+    return Unit(UNITS[kind], functools.partial(compile_kernel, target=target))

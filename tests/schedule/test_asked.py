@@ -9,7 +9,7 @@ import pytest
 from tvm import IRModule, s_tir, tirx
 
 from mlc_compile.emit.cpu import tvm_target
-from mlc_compile.pipeline import phases
+from mlc_compile.pipeline import Plan, phases
 from mlc_compile.records import NOTHING, Chosen, Record
 from mlc_compile.schedule import tuned
 from mlc_compile.schedule.leftovers import ScheduleLeftovers, by_rules
@@ -72,36 +72,42 @@ def scheduled(mod, plan, records=NOTHING):
     raise AssertionError("every plan has the phase")
 
 
-@pytest.fixture(params=MODELS, ids=" ".join)
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """The nano model, its plan, its kernels scheduled by the rules, and records of others."""
+
+    mod: IRModule
+    plan: Plan
+    plain: IRModule
+    records: Chosen  # leave no kernel as the rules have it
+
+
+@pytest.fixture(scope="module", params=MODELS, ids=" ".join)
 def model(request, nano_plan):
-    """The nano model, its plan, and records that leave no kernel as the rules have it."""
     target, scheme = request.param
     mod, plan = nano_plan(target, scheme)
     with tvm_target(find_target(target)):
-        yield mod, plan, Chosen((*far_points(mod, plan), *traced(mod, plan)))
+        records = Chosen((*far_points(mod, plan), *traced(mod, plan)))
+        yield Model(mod, plan, scheduled(mod, plan), records)
 
 
 def test_an_answer_changes_no_question(model):
-    mod, plan, records = model
-    plain, other = scheduled(mod, plan), scheduled(mod, plan, records)
+    other = scheduled(model.mod, model.plan, model.records)
     used = {record.workload for record in tuned.tuned(other).values()}
-    assert used == {record.workload for record in records.records}  # each had its effect
-    assert tuned.asked(plain) == tuned.asked(other)
+    assert used == {record.workload for record in model.records.records}  # each had its effect
+    assert tuned.asked(model.plain) == tuned.asked(other)
 
 
 def test_whatever_is_tuned_is_asked_for(model):
-    mod, plan, records = model
-    asked = tuned.asked(scheduled(mod, plan))
-    assert {record.workload for record in records.records} <= set(asked)
+    asked = tuned.asked(model.plain)
+    assert {record.workload for record in model.records.records} <= set(asked)
 
 
 def test_questions_have_an_order_of_their_own(model):
-    mod, plan, _records = model
-    asked = tuned.asked(scheduled(mod, plan))
+    asked = tuned.asked(model.plain)
     assert asked == tuned.asked(tuned.with_asked(IRModule(), reversed([*asked, *asked])))
 
 
 def test_a_module_without_such_kernels_asks_nothing(model):
-    mod, _plan, _records = model
-    assert tuned.asked(mod) == ()
+    assert tuned.asked(model.mod) == ()
     assert tuned.asked(ScheduleLeftovers()(IRModule())) == ()

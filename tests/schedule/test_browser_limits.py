@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import functools
 
 import msgspec
 import pytest
@@ -16,6 +17,7 @@ from mlc_compile.target import find_target, target_names
 BROWSERS = [name for name in target_names() if find_target(name).page_runs]
 
 
+@functools.cache
 def compiled(nano_plan, name, **device):
     """The nano model after all phases, for a row whose device is changed so, and the row."""
     mod, plan = nano_plan(name, find_target(name).quant)

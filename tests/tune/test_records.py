@@ -1,12 +1,14 @@
 """Records in a compilation: used where they name a point, told of, and without effect elsewhere."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import tvm
 
 from mlc_compile.driver.compile import compile_model
 from mlc_compile.emit.cpu import tvm_target
+from mlc_compile.emit.keeper import kept_by
 from mlc_compile.passes import events
 from mlc_compile.records import Chosen, Record, RecordStore, partition_of
 from mlc_compile.runtime.host import available_cores
@@ -78,32 +80,71 @@ def test_a_record_that_names_no_point_changes_nothing(operators, changed, refuse
     tvm.ir.assert_structural_equal(same, plain, map_free_vars=True)
 
 
-def compiled(checkpoint, out, store=None):
-    """The library, and the kernels that the report says are from a record."""
-    compile_model(checkpoint, V4, "q4f16_1", out, records=store)
-    report = json.loads((out / "report.json").read_text())
-    found = {kernel["name"] for kernel in report["kernels"] if kernel["origin"] == "record"}
-    return (out / "lib.so").read_bytes(), found
-
-
-def test_a_library_from_records_is_the_same_wherever_it_is_made(
-    nano_checkpoint, operators, tmp_path
-):
-    _, family = operators
-    store, foreign = RecordStore(tmp_path / "tuned"), RecordStore(tmp_path / "foreign")
-    store.append(partition_of(V4, available_cores()), [record(family)])
-    elsewhere = partition_of(find_target("cpu-x86-64-v3"), available_cores())
-    foreign.append(elsewhere, [record(family)])
-    plain, none = compiled(nano_checkpoint, tmp_path / "a")
-    tuned, one = compiled(nano_checkpoint, tmp_path / "b", store)
-    again, _ = compiled(nano_checkpoint, tmp_path / "somewhere" / "else", store)
-    unmoved, no_record = compiled(nano_checkpoint, tmp_path / "c", foreign)
-    assert (len(one), none, no_record) == (1, set(), set())
-    assert tuned == again != plain
-    assert unmoved == plain
-
-
 HISTORY = ((0, 1.0), (2, 0.5))
+
+
+@pytest.fixture(scope="module")
+def kept():
+    """A keeper of kernels for this module: LLVM compiles each once."""
+    objects = {}
+
+    def take(kernel, make):
+        if kernel not in objects:
+            objects[kernel] = make()
+        return objects[kernel]
+
+    return SimpleNamespace(take=take)
+
+
+@pytest.fixture(scope="module")
+def compiled(nano_checkpoint, kept, tmp_path_factory):
+    """`compiled(*records)`: the directory of a library, from a store of them."""
+
+    def run(*records, row=V4):
+        place = tmp_path_factory.mktemp("records")
+        store = RecordStore(place / "cache")
+        store.append(partition_of(row, available_cores()), records)
+        with kept_by(kept):
+            compile_model(nano_checkpoint, V4, "q4f16_1", place / "out", records=store)
+        return place / "out"
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def tuned(operators, compiled):
+    """The library with a record of its first gemm."""
+    return compiled(record(operators[1], history=HISTORY))
+
+
+@pytest.fixture(scope="module")
+def again(nano_checkpoint, operators, tmp_path_factory):
+    """The same, made elsewhere, every kernel by LLVM."""
+    place = tmp_path_factory.mktemp("somewhere")
+    store = RecordStore(place / "another")
+    store.append(partition_of(V4, available_cores()), [record(operators[1], history=HISTORY)])
+    compile_model(nano_checkpoint, V4, "q4f16_1", place / "else" / "out", records=store)
+    return place / "else" / "out"
+
+
+def read_report(directory):
+    return json.loads((directory / "report.json").read_text())
+
+
+def from_records(directory):
+    return {k["name"] for k in read_report(directory)["kernels"] if k["origin"] == "record"}
+
+
+def code(directory):
+    return (directory / "lib.so").read_bytes()
+
+
+def test_a_library_from_records_is_the_same_wherever_it_is_made(operators, compiled, tuned, again):
+    plain = compiled()
+    unmoved = compiled(record(operators[1]), row=find_target("cpu-x86-64-v3"))
+    assert [len(from_records(one)) for one in (tuned, plain, unmoved)] == [1, 0, 0]
+    assert code(tuned) == code(again) != code(plain)
+    assert code(unmoved) == code(plain)
 
 
 def test_a_record_of_another_default_is_told_of_once_and_not_when_there_is_one_of_this(operators):
@@ -114,11 +155,8 @@ def test_a_record_of_another_default_is_told_of_once_and_not_when_there_is_one_o
     assert used.outcome == "done"
 
 
-def test_a_record_that_no_longer_replays_is_in_the_report_with_its_kernel(
-    nano_checkpoint, operators, tmp_path
-):
-    _, family = operators
-    report = reported(nano_checkpoint, tmp_path, record(family, choice={**CHOICE, "m": 7}))
+def test_a_record_that_no_longer_replays_is_in_the_report_with_its_kernel(operators, compiled):
+    report = read_report(compiled(record(operators[1], choice={**CHOICE, "m": 7})))
     (event,) = [e for e in report["events"] if e["source"] == "Records"]
     assert event["outcome"] == "refused"
     assert event["reason"].startswith("no point of its space: ")
@@ -127,10 +165,9 @@ def test_a_record_that_no_longer_replays_is_in_the_report_with_its_kernel(
     assert (kernel["origin"], report["tuning"]) == ("rule", [])
 
 
-def test_the_report_has_the_curve_of_each_record_that_it_used(nano_checkpoint, operators, tmp_path):
+def test_the_report_has_the_curve_of_each_record_that_it_used(tuned):
     """(default 100 us, best 50 us at the second of three trials)"""
-    _, family = operators
-    report = reported(nano_checkpoint, tmp_path, record(family, history=HISTORY))
+    report = read_report(tuned)
     (kernel,) = [k for k in report["kernels"] if k["origin"] == "record"]
     assert kernel["how"].startswith("m 2, blocks 1")
     assert kernel["how"].endswith("2.00 times as fast as the rules' choice when tuned")
@@ -141,22 +178,8 @@ def test_the_report_has_the_curve_of_each_record_that_it_used(nano_checkpoint, o
 
 
 def test_equal_records_make_equal_reports_and_history_changes_no_code(
-    nano_checkpoint, operators, tmp_path
+    operators, compiled, tuned, again
 ):
-    _, family = operators
-    tuned = record(family, history=HISTORY)
-    one, again, other = tmp_path / "1", tmp_path / "2", tmp_path / "3"
-    reported(nano_checkpoint, one, tuned)
-    reported(nano_checkpoint, again, tuned)
-    reported(nano_checkpoint, other, record(family))
     for name in ("report.json", "manifest.json", "lib.so"):
-        assert (one / "out" / name).read_bytes() == (again / "out" / name).read_bytes()
-    assert (one / "out" / "lib.so").read_bytes() == (other / "out" / "lib.so").read_bytes()
-
-
-def reported(checkpoint, place, one):
-    """The report of a compilation with that record."""
-    store = RecordStore(place / "cache")
-    store.append(partition_of(V4, available_cores()), [one])
-    compile_model(checkpoint, V4, "q4f16_1", place / "out", records=store)
-    return json.loads((place / "out" / "report.json").read_text())
+        assert (tuned / name).read_bytes() == (again / name).read_bytes()
+    assert code(tuned) == code(compiled(record(operators[1])))

@@ -42,6 +42,12 @@ def library(out, target=MULTI, **bodies):
     return out.read_bytes(), resources
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """`library` of KERNELS for all architectures."""
+    return library(tmp_path_factory.mktemp("made") / "lib.so")
+
+
 def fatbins(code):
     """The fat binaries in a library."""
     starts = (m.start() for m in re.finditer(re.escape(struct.pack("<I", MAGIC)), code))
@@ -50,9 +56,11 @@ def fatbins(code):
 
 @needs_nvcc
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_library_has_machine_code_for_each_architecture_and_ptx_of_the_newest(tmp_path, name):
+def test_a_library_has_machine_code_for_each_architecture_and_ptx_of_the_newest(
+    made, tmp_path, name
+):
     target = find_target(name)
-    code, _ = library(tmp_path / "lib.so", target)
+    code, _ = made if target == MULTI else library(tmp_path / "lib.so", target)
     (fatbin,) = fatbins(code)
     numbers = [int(arch.removeprefix("sm_")) for arch in target.device.archs]
     machine_code = ((MACHINE_CODE, n) for n in sorted(numbers))
@@ -61,13 +69,12 @@ def test_a_library_has_machine_code_for_each_architecture_and_ptx_of_the_newest(
 
 
 @needs_nvcc
-def test_the_same_kernels_give_the_same_library_wherever_it_is_made(tmp_path, monkeypatch):
-    one = library(tmp_path / "lib.so")
+def test_the_same_kernels_give_the_same_library_wherever_it_is_made(made, tmp_path, monkeypatch):
     (tmp_path / "deeper").mkdir()
     monkeypatch.chdir(tmp_path / "deeper")
     monkeypatch.setattr(nvcc.tempfile, "tempdir", str(tmp_path / "deeper"))
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
-    assert library(tmp_path / "deeper" / "lib.so") == one
+    assert library(tmp_path / "deeper" / "lib.so") == made
 
 
 # Makes libraries with TVM's own module for CUDA code, which exists only where libcuda loads;
@@ -121,7 +128,7 @@ def modules(root):
 
 
 @needs_nvcc
-def test_a_driver_changes_nothing_and_tvm_itself_would_write_the_same_and_loads_it(tmp_path):
+def test_a_driver_changes_nothing_and_tvm_itself_would_write_the_same_and_loads_it(made, tmp_path):
     missing = probe(MULTI.device.archs).run_missing
     if "libcudart" in missing:
         pytest.skip(missing)
@@ -144,7 +151,7 @@ def test_a_driver_changes_nothing_and_tvm_itself_would_write_the_same_and_loads_
         pytest.skip("needs libcudart.so.13: pip install 'mlc_compile[cuda]'")
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == "[True, True, True]\n"
-    here = library(tmp_path / "here.so")[0]
+    here, _ = made
     assert (tmp_path / "ours.so").read_bytes() == here
     assert (tmp_path / "theirs.so").read_bytes() == here
 
@@ -176,8 +183,8 @@ def test_generating_code_leaves_tvms_own_compiler_in_its_place():
 
 
 @needs_nvcc
-def test_resources_are_those_of_every_kernel_on_every_architecture(tmp_path):
-    _, resources = library(tmp_path / "lib.so")
+def test_resources_are_those_of_every_kernel_on_every_architecture(made):
+    _, resources = made
     names = [f"{name}_kernel" for name in KERNELS]
     assert [(r.kernel, r.arch) for r in resources] == [(k, a) for k in names for a in ARCHS]
     for one in resources:

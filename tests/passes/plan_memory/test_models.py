@@ -35,14 +35,21 @@ def planned(request):
     return plans(request.param, "cpu")
 
 
-@pytest.fixture(scope="module", params=MODELS)
-def planned_for_cuda(request):
+@pytest.fixture(scope="module")
+def planned_for_cuda():
     """A whole model as a GPU gets it: no arena."""
-    return plans(request.param, "cuda-sm80")[0]
+    mod, step = unplanned("qwen3-0.6b", "cuda-sm80")
+    return step(mod)
 
 
 def plans(name, target):
     """As the target's pipeline plans it, and without an arena."""
+    mod, step = unplanned(name, target)
+    return step(mod), PlanMemory(arena=False)(mod)
+
+
+def unplanned(name, target):
+    """The model where its memory is to be planned, and the target's pass that does so."""
     config, row, scheme = shape_of(name), find_target(target), "q4f16_1"
     mod, names = export(config, tied=True)
     plan = Plan(
@@ -58,7 +65,7 @@ def plans(name, target):
         for phase in phases(plan):
             for step in phase.passes:
                 if isinstance(step, PlanMemory):
-                    return step(mod), PlanMemory(arena=False)(mod)
+                    return mod, step
                 mod = step(mod)
     raise AssertionError("no memory phase")
 

@@ -4,6 +4,7 @@
    instructions that were done. What the processor would refuse aborts. Encodings and operations
    are those of the Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2. */
 #define _GNU_SOURCE
+#include <float.h>
 #include <math.h>
 #include <signal.h>
 #include <stdint.h>
@@ -12,7 +13,7 @@
 #include <string.h>
 #include <ucontext.h>
 
-enum { TILES = 8, ROWS = 16, ROW_BYTES = 64 };
+enum { TILES = 8, ROWS = 16, ROW_BYTES = 64, PAIRS = ROW_BYTES / 4 };
 
 static __thread struct {
   int palette;
@@ -98,34 +99,41 @@ static void store(int t, Place p) {
     memcpy(p.start + r * p.stride, state.data[t][r], state.bytes[t]);
 }
 
-static float flushed(float x) { return fpclassify(x) == FP_SUBNORMAL ? copysignf(0, x) : x; }
+static inline float flushed(float x) { return fabsf(x) < FLT_MIN ? copysignf(0, x) : x; }
 
-static float number(int t, int row, int i) { /* the i-th bfloat16 of a row */
-  uint16_t half;
-  uint32_t bits;
-  float x;
-  memcpy(&half, state.data[t][row] + 2 * i, 2);
-  bits = (uint32_t)half << 16;
-  memcpy(&x, &bits, 4);
-  return flushed(x);
+/* Of each row the bfloat16 numbers at even places, then those at odd ones. */
+static void numbers(int t, float x[ROWS][2][PAIRS]) {
+  for (int r = 0; r < state.rows[t]; r++)
+    for (int i = 0; i < state.bytes[t] / 4; i++) {
+      uint32_t pair, lower, upper;
+      memcpy(&pair, state.data[t][r] + 4 * i, 4);
+      lower = pair << 16, upper = pair & 0xFFFF0000;
+      memcpy(&x[r][0][i], &lower, 4);
+      memcpy(&x[r][1][i], &upper, 4);
+      x[r][0][i] = flushed(x[r][0][i]);
+      x[r][1][i] = flushed(x[r][1][i]);
+    }
 }
 
 static void multiply(int c, int a, int b) {
+  float left[ROWS][2][PAIRS], right[ROWS][2][PAIRS] = {0};
   require_tile(a), require_tile(b), require_tile(c);
   require(a != b && b != c && a != c, "tdpbf16ps takes three tiles");
   require(state.rows[c] == state.rows[a] && state.bytes[c] == state.bytes[b] &&
               state.bytes[a] == 4 * state.rows[b] && state.bytes[c] % 4 == 0,
           "the tiles of a product do not fit");
-  for (int m = 0; m < state.rows[c]; m++)
-    for (int n = 0; n < state.bytes[c] / 4; n++) {
-      float half[2] = {0, 0}, sum;
-      for (int k = 0; k < state.rows[b]; k++)
-        for (int h = 0; h < 2; h++)
-          half[h] = flushed(fmaf(number(a, m, 2 * k + h), number(b, k, 2 * n + h), half[h]));
-      memcpy(&sum, state.data[c][m] + 4 * n, 4);
-      sum = flushed(flushed(sum) + flushed(half[0] + half[1]));
-      memcpy(state.data[c][m] + 4 * n, &sum, 4);
-    }
+  numbers(a, left), numbers(b, right);
+  for (int m = 0; m < state.rows[c]; m++) {
+    float half[2][PAIRS] = {0}, sums[PAIRS] = {0};
+    for (int k = 0; k < state.rows[b]; k++)
+      for (int h = 0; h < 2; h++)
+        for (int n = 0; n < PAIRS; n++) /* what a narrow tile has not stays zero */
+          half[h][n] = flushed(fmaf(left[m][h][k], right[k][h][n], half[h][n]));
+    memcpy(sums, state.data[c][m], state.bytes[c]);
+    for (int n = 0; n < PAIRS; n++)
+      sums[n] = flushed(flushed(sums[n]) + flushed(half[0][n] + half[1][n]));
+    memcpy(state.data[c][m], sums, state.bytes[c]);
+  }
 }
 
 /* Does the instruction at `code`; its length, or 0 for one that is none of AMX. */

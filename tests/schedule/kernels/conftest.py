@@ -1,13 +1,8 @@
-"""What kernel tests share: int8 instructions, tiles, INT4 matrices, and attention in float64."""
+"""What kernel tests share: int8 instructions, INT4 matrices, and attention in float64."""
 
-import ctypes
-import shutil
-import subprocess
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from platform import machine, system
+from platform import machine
 
 import msgspec
 import numpy as np
@@ -15,19 +10,11 @@ import pytest
 
 from mlc_compile import target as targets
 from mlc_compile.artifact import FlatKV
-from mlc_compile.emit.link.linker import C_COMPILERS
 from mlc_compile.layout import GROUP, LAYOUTS, NIBBLES
 from mlc_compile.ops import Attention
 from mlc_compile.schedule.kernels.dot import DOTS
 from mlc_compile.schedule.kernels.weights import Codec, codec_of
-from mlc_compile.target import (
-    BF16_TILE_FEATURES,
-    EXTRA_FEATURES,
-    Target,
-    find_target,
-    missing_features,
-)
-from tests.schedule.kernels.bf16_products import BEST, UNITS, Unit
+from mlc_compile.target import EXTRA_FEATURES, Target, find_target, missing_features
 from tests.schedule.kernels.emulator import Emulator
 
 BASES = {  # feature of a dot product -> the preset that it is added to
@@ -166,46 +153,6 @@ def _runnable(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     rows = {**targets._rows(), row.name: row}
     monkeypatch.setattr(targets, "_rows", lambda: rows)
     return row
-
-
-@pytest.fixture(scope="session")
-def amx_trap(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], int]:
-    """`amx_trap(1)`: from now on AMX's instructions are done in software; see amx_trap.c."""
-    if (system(), machine()) != ("Linux", "x86_64"):
-        pytest.skip("amx_trap.c knows Linux on x86-64 alone")
-    compiler = next((c for c in C_COMPILERS if shutil.which(c)), None)
-    if compiler is None:
-        pytest.skip("needs a C compiler: apt-get install gcc")
-    source = Path(__file__).with_name("amx_trap.c")
-    library = tmp_path_factory.mktemp("amx") / "amx_trap.so"
-    options = ["-O2", "-shared", "-fPIC", "-o", str(library), str(source), "-lm"]
-    subprocess.run([compiler, *options], check=True)
-    trap = ctypes.CDLL(str(library)).amx_trap
-    trap.restype = ctypes.c_long
-    return trap
-
-
-@pytest.fixture
-def trapping(
-    amx_trap: Callable[[int], int], monkeypatch: pytest.MonkeyPatch
-) -> Generator[str, None, None]:
-    """The name of a target: this machine with tiles, each of whose instructions traps."""
-    here = find_target("cpu")
-    told = tuple(EXTRA_FEATURES[f] for f in BF16_TILE_FEATURES)
-    row = msgspec.structs.replace(here, name="cpu-trapping", mattr=(*here.mattr, *told))
-    rows = {**targets._rows(), row.name: row}
-    monkeypatch.setattr(targets, "_rows", lambda: rows)
-    before = amx_trap(1)
-    yield row.name
-    assert amx_trap(0) > before, "no instruction trapped"
-
-
-@pytest.fixture
-def unit(request: pytest.FixtureRequest, compile_kernel: Callable[..., object]) -> Unit:
-    """The best way to do tiles that this machine has, if a test does not name one."""
-    kind = getattr(request, "param", BEST)
-    target = request.getfixturevalue("trapping") if kind == "trapped" else "cpu"
-    return Unit(UNITS[kind], partial(compile_kernel, target=target))
 
 
 @dataclass(frozen=True)

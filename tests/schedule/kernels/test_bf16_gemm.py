@@ -74,20 +74,25 @@ def test_any_number_of_tokens(weights, unit, residual):
         gemm.check(activations(m, 64, random), random)
 
 
+SIZES = {
+    "one row and one group": (1, 32, "float16", True),
+    "less than a block": (15, 64, "float32", False),
+    "a ragged second block, an odd group": (17, 96, "float16", True),
+    "a ragged block in a half-filled strip": (33, 160, "float32", False),
+    "an odd number of blocks": (48, 32, "float16", True),
+    "many groups": (112, 1024, "float16", False),
+    "all at once": (97, 1056, "float32", True),
+}
+EMULATED = ("a ragged second block, an odd group", "all at once")
+
+
 @pytest.mark.parametrize(
-    ("n", "k", "dtype", "residual"),
-    [
-        pytest.param(1, 32, "float16", True, id="one row and one group"),
-        pytest.param(15, 64, "float32", False, id="less than a block"),
-        pytest.param(17, 96, "float16", True, id="a ragged second block, an odd group"),
-        pytest.param(33, 160, "float32", False, id="a ragged block in a half-filled strip"),
-        pytest.param(48, 32, "float16", True, id="an odd number of blocks"),
-        pytest.param(112, 1024, "float16", False, id="many groups"),
-        pytest.param(97, 1056, "float32", True, id="all at once"),
-    ],
+    ("unit", "size"),
+    dict.fromkeys([*((BEST, size) for size in SIZES), *(("emulated", size) for size in EMULATED)]),
+    indirect=["unit"],
 )
-@pytest.mark.parametrize("unit", dict.fromkeys([BEST, "emulated"]), indirect=True)
-def test_any_rows_and_groups(weights, unit, n, k, dtype, residual):
+def test_any_rows_and_groups(weights, unit, size):
+    n, k, dtype, residual = SIZES[size]
     gemm = Gemm(weights(n, k, dtype), unit, residual)
     random = np.random.default_rng(2)
     for m in ROWS:
@@ -101,14 +106,15 @@ def test_a_long_prompt(weights, unit):
 
 SHAPES = [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (3, 1)]
 POINTS = [
-    *[pytest.param(bf16_gemm.Tile(*shape), 104, id=f"{shape}, ragged") for shape in SHAPES],
-    *[pytest.param(bf16_gemm.Tile(strips=s), 336, id=f"{s} strips") for s in (2, 4, 8)],
-    *[pytest.param(bf16_gemm.Tile(*t), 336, id=f"{t}") for t in ((3, 1, 4), (1, 3, 2))],
+    *[pytest.param(bf16_gemm.Tile(*shape), 104, True, id=f"{shape}, ragged") for shape in SHAPES],
+    *[pytest.param(bf16_gemm.Tile(strips=s), 336, True, id=f"{s} strips") for s in (2, 4, 8)],
+    *[pytest.param(bf16_gemm.Tile(*t), 336, True, id=f"{t}") for t in ((3, 1, 4), (1, 3, 2))],
+    pytest.param(bf16_gemm.Tile(2, 2), 104, False, id="ragged, no residual"),
+    pytest.param(bf16_gemm.Tile(strips=8), 336, False, id="8 strips, no residual"),
 ]
 
 
-@with_or_without
-@pytest.mark.parametrize(("tile", "n"), POINTS)
+@pytest.mark.parametrize(("tile", "n", "residual"), POINTS)
 def test_tiles_with_strips_of_one_width_give_the_same_bits(weights, unit, tile, n, residual):
     """Which strip a row of w is in decides the order of its sums, and nothing else of a tile does.
 

@@ -70,17 +70,22 @@ def test_any_number_of_tokens(weights, unit):
         gated.check(activations(m, 64, random))
 
 
+SIZES = {
+    "one word a row and one group": (64, 32, "float16"),
+    "three groups of outputs, an odd group": (192, 96, "float32"),
+    "five groups of outputs": (320, 160, "float16"),
+    "many groups of k": (128, 1056, "float32"),
+}
+EMULATED = ("three groups of outputs, an odd group",)
+
+
 @pytest.mark.parametrize(
-    ("n", "k", "dtype"),
-    [
-        pytest.param(64, 32, "float16", id="one word a row and one group"),
-        pytest.param(192, 96, "float32", id="three groups of outputs, an odd group"),
-        pytest.param(320, 160, "float16", id="five groups of outputs"),
-        pytest.param(128, 1056, "float32", id="many groups of k"),
-    ],
+    ("unit", "size"),
+    dict.fromkeys([*((BEST, size) for size in SIZES), *(("emulated", size) for size in EMULATED)]),
+    indirect=["unit"],
 )
-@pytest.mark.parametrize("unit", dict.fromkeys([BEST, "emulated"]), indirect=True)
-def test_any_outputs_and_groups(weights, unit, n, k, dtype):
+def test_any_outputs_and_groups(weights, unit, size):
+    n, k, dtype = SIZES[size]
     gated, random = Gated(weights(n, k, dtype), unit), np.random.default_rng(2)
     for m in ROWS:
         gated.check(activations(m, k, random))

@@ -94,8 +94,13 @@ def test_any_number_of_tokens(together, apart, shape, dtype):
         same(one(call), two(call))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
-@pytest.mark.parametrize(("h_q", "h_kv", "d"), [(1, 1, 32), (6, 2, 64), (5, 1, 96), (2, 1, 128)])
+@pytest.mark.parametrize(
+    ("h_q", "h_kv", "d", "dtype"),
+    [
+        *[(1, 1, 32, "float32"), (6, 2, 64, "float16"), (6, 2, 64, "int8")],
+        *[(5, 1, 96, "int8"), (2, 1, 128, "float32"), (2, 1, 128, "int8")],
+    ],
+)
 def test_any_heads(together, apart, shape, h_q, h_kv, d, dtype):
     heads = shape(h_q=h_q, h_kv=h_kv, d=d, dtype=dtype)
     one, two = together(heads), apart(heads)
@@ -104,8 +109,11 @@ def test_any_heads(together, apart, shape, h_q, h_kv, d, dtype):
         same(one(call), two(call))
 
 
-@pytest.mark.parametrize("unit", dict.fromkeys([BEST, "emulated"]), indirect=True)
-@pytest.mark.parametrize("page", [16, 64])
+@pytest.mark.parametrize(
+    ("unit", "page"),
+    dict.fromkeys([(BEST, 16), (BEST, 64), ("emulated", 16)]),
+    indirect=["unit"],
+)
 def test_pages_may_be_of_any_size(together, apart, shape, page):
     heads = shape(page=page)
     one, two = together(heads), apart(heads)
@@ -114,8 +122,7 @@ def test_pages_may_be_of_any_size(together, apart, shape, page):
         same(one(call), two(call))
 
 
-@pytest.mark.parametrize("m", [1, 2])
-@pytest.mark.parametrize("heads", [1, 2, 4])
+@pytest.mark.parametrize(("m", "heads"), [(1, 1), (2, 2), (1, 4)])
 def test_any_share_will_do(together, shape, m, heads):
     """Of eleven heads some are left over in every share."""
     all_heads = shape(h_q=7, h_kv=2, d=64)

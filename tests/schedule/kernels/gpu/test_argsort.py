@@ -35,7 +35,7 @@ def check(x):
     np.testing.assert_array_equal(values, x[expected])
 
 
-@pytest.mark.parametrize("vocab", [1, 700, TILE + 1, 2 * TILE + 300])
+@pytest.mark.parametrize("vocab", [1, TILE + 1, 2 * TILE + 300])
 def test_any_size_is_sorted(vocab):
     check(np.random.default_rng(vocab).standard_normal(vocab).astype(np.float32))
 
