@@ -5,8 +5,11 @@ fault where an exception was due, so anything but the pins is refused before `im
 """
 
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import metadata
+from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -76,6 +79,29 @@ def _require_own(distribution: str, package: str) -> None:
             f"{package} must be that of {distribution}, but is found at {origin}",
             hint=f"unset PYTHONPATH, or install it anew: {install_hint()}",
         )
+
+
+def import_compiler() -> None:
+    """Import TVM with its compiler: to be called before what imports it by name."""
+    with without_torch():
+        import_module("tvm")
+
+
+@contextmanager
+def without_torch() -> Iterator[None]:
+    """Hide torch from what is imported in this block: TVM loads it where it finds it.
+
+    That would cost four seconds and 200 MB, for conversions that we do not use. Afterwards
+    another library may want it.
+    """
+    hidden = "torch" not in sys.modules
+    if hidden:
+        sys.modules["torch"] = None  # type: ignore[assignment]  # Python's way to say "absent"
+    try:
+        yield
+    finally:
+        if hidden:
+            del sys.modules["torch"]
 
 
 def install_hint() -> str:

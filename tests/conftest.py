@@ -7,6 +7,7 @@ TVM takes seconds to import, so only the tests that compile in this process impo
 import contextlib
 import fcntl
 import functools
+import gc
 import json
 import os
 import signal
@@ -353,6 +354,12 @@ def pytest_runtest_setup() -> None:
     KERNELS.mkdir(exist_ok=True)
     entries.mkdir(parents=True)
     (entries / "kernel").symlink_to(KERNELS)
+
+
+def pytest_collection_finish() -> None:
+    """A collection of garbage need not walk all that was imported: seconds, once TVM is."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish() -> None:

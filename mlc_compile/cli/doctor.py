@@ -38,6 +38,7 @@ LOW_DISK: Final = 8 << 30  # bytes: a 4B checkpoint's weights, twice, as `build`
 # Reads [[name, mcpu, triple], ...] on stdin; prints the names whose CPU this LLVM knows.
 PROBE: Final = """
 import json, sys
+sys.modules["torch"] = None  # TVM would load it
 from tvm.target import codegen
 rows = json.load(sys.stdin)
 print(json.dumps([name for name, cpu, triple in rows if codegen.llvm_is_valid_cpu(cpu, triple)]))

@@ -54,7 +54,7 @@ from mlc_compile.quant import find_scheme
 from mlc_compile.records import RecordStore
 from mlc_compile.staging import staged
 from mlc_compile.target import Target
-from mlc_compile.tvm_version import require_tvm
+from mlc_compile.tvm_version import import_compiler, require_tvm
 
 if TYPE_CHECKING:
     from tvm import IRModule
@@ -222,6 +222,7 @@ def _import(job: Job, row: Target, clock: Clock) -> "tuple[IRModule, Plan]":
 
 def import_model(job: Job, row: Target) -> "tuple[IRModule, Plan]":
     """The model as a module, and the plan of its passes."""
+    import_compiler()
     from mlc_compile.model.qwen3 import export
     from mlc_compile.pipeline import Plan
 

@@ -15,6 +15,7 @@ from mlc_compile.emit.vulkan.shaders import ShaderFacts
 from mlc_compile.emit.wasm.runtime import require_sources
 from mlc_compile.errors import TargetError, listing
 from mlc_compile.target import Backend, Device, Target
+from mlc_compile.tvm_version import import_compiler
 
 if TYPE_CHECKING:
     from tvm import IRModule
@@ -99,4 +100,5 @@ def _device_compiler(target: Target) -> CudaCompiler | None:
 
 def emitter_of(target: Target) -> Emitter:
     """The module that emits for `target`, which has one."""
+    import_compiler()
     return cast(Emitter, importlib.import_module(EMITTERS[target.backend]))

@@ -181,8 +181,6 @@ OPERATORS: Final[dict[str, Infer]] = {
 
 
 def _register(name: str, infer: Infer) -> None:
-    if name in set(Op.list_op_names()):
-        return  # a second import of this module, as under a reloading test runner
     ir_ffi.RegisterOp(name, "see mlc_compile.ops")
     register_op_attr(name, "FInferType", infer)
     # `mlc.attention` writes its cache in place, yet is pure to Relax: the cache is
@@ -190,5 +188,7 @@ def _register(name: str, infer: Infer) -> None:
     register_op_attr(name, "FPurity", tvm.runtime.convert(True))
 
 
+_known = set(Op.list_op_names())  # ours after a second import, as under a reloading test runner
 for _name, _infer in OPERATORS.items():
-    _register(_name, _infer)
+    if _name not in _known:
+        _register(_name, _infer)

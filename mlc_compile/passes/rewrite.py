@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import ClassVar
 
 from tvm import IRModule, relax
@@ -35,8 +36,13 @@ class Fuser(PyExprMutator):
     def __init__(self, mod: IRModule, func: relax.Function, noted: list[events.Event]) -> None:
         super().__init__(mod)
         self.bindings = {v: e for v, e in bindings_of(func).items() if stays_usable(v, e)}
-        self.uses = uses_of(func)
+        self.function = func
         self.noted = noted
+
+    @cached_property
+    def uses(self) -> Counter[relax.Var]:
+        """`uses_of` the function: most fusers meet nothing for which they would ask."""
+        return uses_of(self.function)
 
     def done(self, subject: str) -> None:
         """Note that `subject` was rewritten."""

@@ -26,6 +26,7 @@ TO_KERNELS: Final = (  # first argument: what is called; second: a tuple of what
 )
 PACKED: Final = ("relax.call_pure_packed", "relax.call_inplace_packed")
 NO_WORK: Final = ("mlc.weight", "relax.reshape")  # moves nothing at run time
+Shaped = tuple[tuple[int, ...], str]  # of a tensor: shape, dtype
 _LAYER: Final = re.compile(r"^model\.layers\.\d+\.")
 
 
@@ -77,6 +78,7 @@ class _Walk:
             self.known.bind(symbol, tirx.IntImm("int64", tokens))
         self.weights: dict[relax.Var, Read] = {}
         self.tuples: dict[relax.Var, relax.Expr] = {}
+        self.held: dict[relax.Expr, list[Shaped]] = {}
 
     def calls(self) -> Iterator[Call]:
         result = self._returned()
@@ -86,7 +88,7 @@ class _Walk:
                 read = self._weight(value)
                 if read is not None:
                     self.weights[var] = read
-                elif isinstance(value, relax.Call) and not _is_free(value):
+                elif isinstance(value, relax.Call) and _operator(value) not in NO_WORK:
                     yield self._call(var, value, is_result=var in result)
                 elif isinstance(value, relax.Tuple):
                     self.tuples[var] = value
@@ -111,15 +113,15 @@ class _Walk:
         if ops.is_call(value, "mlc.weight"):
             weight = ops.Weight.of(value)
             return Read(family(weight.sources[0]), weight.sources, 0)
-        if _callee(value) != WEIGHT_READ or not self.reads:
+        if not self.reads or _callee(value) != WEIGHT_READ:
             return None
         return self.reads[int(value.args[2])]
 
     def _call(self, var: relax.Var, call: relax.Call, *, is_result: bool) -> Call:
         given = [a for arg in _arguments(call) for a in self._fields(arg)]
         reads = tuple(self.weights[a] for a in given if a in self.weights)
-        inputs = [t for a in given if a not in self.weights for t in self._tensors(a.ty)]
-        fresh = list(self._tensors(var.ty))
+        inputs = [t for a in given if a not in self.weights for t in self._held(a)]
+        fresh = self._held(var)
         first = fresh[0][0] if fresh else (0,)
         sizes = [_nbytes(*t) for t in fresh]
         return Call(
@@ -142,8 +144,14 @@ class _Walk:
         elif isinstance(arg.ty, relax.TensorType | relax.TupleType):
             yield arg
 
-    def _tensors(self, ty: ir.Type) -> Iterator[tuple[tuple[int, ...], str]]:
-        """(shape, dtype) of the activations in a type; the cache's tensors are none."""
+    def _held(self, expr: relax.Expr) -> list[Shaped]:
+        """The activations that an expression holds: worked out once, read by many calls."""
+        if expr not in self.held:
+            self.held[expr] = list(self._tensors(expr.ty))
+        return self.held[expr]
+
+    def _tensors(self, ty: ir.Type) -> Iterator[Shaped]:
+        """The activations in a type; the cache's tensors are none."""
         if isinstance(ty, relax.TupleType):
             for field in ty.fields:
                 yield from self._tensors(field)
@@ -176,25 +184,29 @@ def _symbols(func: relax.Function) -> Iterator[tirx.Var]:
         yield from (dim for dim in ty.shape.values if isinstance(dim, tirx.Var))
 
 
-def _is_free(call: relax.Call) -> bool:
-    return any(ops.is_call(call, name) for name in NO_WORK)
+def _operator(expr: relax.Expr) -> str:
+    """The operator that is called; empty for no call of one."""
+    called = expr.op if isinstance(expr, relax.Call) else None
+    return str(called.name) if isinstance(called, ir.Op) else ""
 
 
 def _callee(call: relax.Expr) -> str:
     """The operator, kernel or function of the runtime that is called; empty for no call."""
     if not isinstance(call, relax.Call):
         return ""
-    if any(ops.is_call(call, name) for name in (*TO_KERNELS, *PACKED)):
+    operator = _operator(call)
+    if operator in (*TO_KERNELS, *PACKED):
         called = call.args[0]
         is_kernel = isinstance(called, ir.GlobalVar)
         return str(called.name_hint if is_kernel else called.global_symbol)
-    return str(call.op.name if isinstance(call.op, ir.Op) else call.op)
+    return operator or str(call.op)
 
 
 def _arguments(call: relax.Call) -> list[relax.Expr]:
-    if any(ops.is_call(call, name) for name in TO_KERNELS):
+    operator = _operator(call)
+    if operator in TO_KERNELS:
         return [call.args[1]]
-    return list(call.args[1:] if any(ops.is_call(call, p) for p in PACKED) else call.args)
+    return list(call.args[1:] if operator in PACKED else call.args)
 
 
 def _nbytes(shape: tuple[int, ...], dtype: str) -> int:

@@ -25,6 +25,7 @@ from mlc_compile.runtime.host import available_cores, keep_to_fast_cores, requir
 from mlc_compile.runtime.load import Loadable, plan_parts
 from mlc_compile.runtime.sampler import Sampler, Sampling, device_settings
 from mlc_compile.runtime.state import STATES
+from mlc_compile.tvm_version import without_torch
 
 if TYPE_CHECKING:
     from tvm.runtime import Device, Tensor
@@ -187,7 +188,7 @@ def _import_tvm(threads: int) -> None:
     os.environ["TVM_NUM_THREADS"] = str(threads)
     # TVM pins its threads to CPUs 0, 1, ... whatever the process is allowed to use.
     os.environ["TVM_BIND_THREADS"] = "0"
-    with _lean_import():
+    with _lean_import(), without_torch():
         tvm = importlib.import_module("tvm")
     # By itself TVM starts no more threads than there are CPUs of the highest frequency.
     tvm.get_global_func("runtime.config_threadpool")(BIG, threads)
@@ -195,21 +196,12 @@ def _import_tvm(threads: int) -> None:
 
 @contextmanager
 def _lean_import() -> Iterator[None]:
-    """Import TVM without its compiler, and without torch, which tvm_ffi loads where it finds it.
-
-    Torch would cost a second and 200 MB for a conversion that we do not use. Both settings end
-    with the import: a child process may want to compile, and another library may want torch.
-    """
-    hidden = "torch" not in sys.modules
+    """Import TVM without its compiler; the setting ends there: a child process may compile."""
     before = os.environ.get("TVM_USE_RUNTIME_LIB")
     os.environ["TVM_USE_RUNTIME_LIB"] = "1"
-    if hidden:
-        sys.modules["torch"] = None  # type: ignore[assignment]  # Python's way to say "absent"
     try:
         yield
     finally:
-        if hidden:
-            del sys.modules["torch"]
         os.environ.pop("TVM_USE_RUNTIME_LIB")
         if before is not None:
             os.environ["TVM_USE_RUNTIME_LIB"] = before

@@ -1,6 +1,7 @@
 """The rules of CPU targets: which kernel family runs each `mlc.*` operator."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Final, cast
 
 from tvm import relax, tirx
@@ -103,7 +104,7 @@ def _flat_step(call: relax.Call, target: Target) -> Kernel:
 
 def _quantize_act(call: relax.Call, _target: Target) -> Kernel:
     results = list(call.ty.fields)
-    func = quantize.quantize(_feed(call), ops.Grouping.of(call))
+    func = _quantizer(ops.Source.of(call), ops.Grouping.of(call))
     return Kernel("quantize_act", func, list(call.args), results)
 
 
@@ -134,7 +135,7 @@ def _int8_gemv(call: relax.Call, target: Target) -> Kernel:
 
 
 def _round_act(call: relax.Call, _target: Target) -> Kernel:
-    return plain("round_act", bf16_gemm.round_rows(_feed(call)), call)
+    return plain("round_act", bf16_gemm.round_rows(_feed(ops.Source.of(call))), call)
 
 
 def _bf16_matmul(call: relax.Call, target: Target) -> Kernel:
@@ -186,8 +187,12 @@ def _int4(w: ops.Matrix, k: int) -> Int4:
     return codec
 
 
-def _feed(call: relax.Call) -> quantize.Feed:
-    source = ops.Source.of(call)
+@cache  # each layer asks for the same few
+def _quantizer(source: ops.Source, grouping: ops.Grouping) -> tirx.PrimFunc:
+    return quantize.quantize(_feed(source), grouping)
+
+
+def _feed(source: ops.Source) -> quantize.Feed:
     return quantize.FEEDS[source.kind](source.k, source.eps)
 
 

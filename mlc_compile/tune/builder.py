@@ -11,6 +11,7 @@ import msgspec
 
 from mlc_compile.target import Target
 from mlc_compile.tune.worker import serve
+from mlc_compile.tvm_version import import_compiler
 
 if TYPE_CHECKING:
     from mlc_compile.emit.link.linker import Linker
@@ -64,12 +65,11 @@ def _linker(target: Target) -> "Linker":
 
 def main() -> None:
     """Load the compiler before the first question, then answer."""
-    import tvm
-
+    import_compiler()
     import mlc_compile.emit.cpu
     import mlc_compile.emit.link.linker
 
-    del tvm, mlc_compile
+    del mlc_compile
     serve(Build, build)
 
 

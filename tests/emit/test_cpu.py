@@ -87,14 +87,21 @@ def test_a_cpu_that_llvm_does_not_know_is_refused():
 
 
 def test_the_same_model_gives_the_same_bytes_wherever_it_is_compiled(nano_checkpoint, tmp_path):
-    """Two processes, two directories, two orders of hashing."""
+    """Two processes, two directories, two orders of hashing; neither loads torch."""
+    (tmp_path / "torch.py").write_text("raise SystemExit('torch is loaded')")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     made = []
     for seed, place in (("1", tmp_path / "a"), ("2", tmp_path / "deeper" / "b")):
         place.mkdir(parents=True)
         command = [sys.executable, "-m", "mlc_compile", "compile", nano_checkpoint]
         subprocess.run(
             [*map(str, command), "-o", str(place / "out"), "--quiet"],
-            env={**os.environ, "PYTHONHASHSEED": seed, "TVM_NUM_THREADS": seed},
+            env={
+                **os.environ,
+                "PYTHONHASHSEED": seed,
+                "TVM_NUM_THREADS": seed,
+                "PYTHONPATH": path,
+            },
             check=True,
             capture_output=True,
         )

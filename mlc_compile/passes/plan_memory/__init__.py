@@ -28,7 +28,7 @@ from tvm.ir.transform import PassContext, module_pass
 from mlc_compile.passes import events
 from mlc_compile.passes.plan_memory.inplace import may_alias
 from mlc_compile.passes.plan_memory.layout import Layout, best_layout, storage_bytes
-from mlc_compile.passes.plan_memory.liveness import Liveness, Step
+from mlc_compile.passes.plan_memory.liveness import Liveness
 from mlc_compile.passes.plan_memory.offsets import take_offsets
 from mlc_compile.passes.plan_memory.packing import live_bytes, lower_bound
 from mlc_compile.passes.plan_memory.rewriting import put_in_place
@@ -132,7 +132,14 @@ def _told(
     mod: IRModule, name: str, alive: Liveness, layout: Layout, static_plan_bytes: int
 ) -> FunctionMemory:
     lifetimes = [one.lifetime for one in alive.intermediates]
-    spaces = [_workspace(mod, step) for step in alive.steps]
+    called = {step.call.op for step in alive.steps}
+    taken = {
+        kernel: workspace_bytes(mod[kernel])
+        for kernel in called
+        if isinstance(kernel, relax.GlobalVar)
+    }
+    # A function of the runtime is not looked into.
+    spaces = [taken.get(step.call.op, 0) for step in alive.steps]
     live = live_bytes(lifetimes, len(alive.steps))
     return FunctionMemory(
         name=name,
@@ -155,13 +162,6 @@ def _told(
             for one in alive.intermediates
         ),
     )
-
-
-def _workspace(mod: IRModule, step: Step) -> int:
-    """What the kernel of a step takes; a function of the runtime is not looked into."""
-    if not isinstance(step.call.op, relax.GlobalVar):
-        return 0
-    return workspace_bytes(mod[step.call.op])
 
 
 def _events(one: FunctionMemory, alive: Liveness) -> list[events.Event]:
