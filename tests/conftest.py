@@ -356,12 +356,6 @@ def pytest_runtest_setup() -> None:
     (entries / "kernel").symlink_to(KERNELS)
 
 
-def pytest_collection_finish() -> None:
-    """A collection of garbage need not walk all that was imported: seconds, once TVM is."""
-    gc.collect()
-    gc.freeze()
-
-
 def pytest_sessionfinish() -> None:
     CACHES.cleanup()
 
@@ -372,9 +366,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Import the whole TVM before a test starts its runtime alone: a process has only one."""
+    """Import the whole TVM before a test starts its runtime alone: a process has only one.
+
+    Then a collection of garbage need not walk all that was imported, which takes seconds.
+    """
     if any(compiles_here(item.path) for item in session.items):
         import tvm.relax  # noqa: F401
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

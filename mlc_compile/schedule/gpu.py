@@ -18,7 +18,6 @@ from mlc_compile.schedule.kernels.gpu.weights import codec_of
 from mlc_compile.schedule.rule import Kernel, Rule, plain, rows_of
 from mlc_compile.target import Device, Target
 
-
 # Each layer asks for the same few.
 _gemm: Callable[..., tirx.PrimFunc] = cache(gemm.gemm)
 _gemv: Callable[..., tirx.PrimFunc] = cache(gemv.gemv)
