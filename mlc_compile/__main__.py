@@ -9,12 +9,14 @@ def main() -> None:
     Ctrl-C while it is imported, which takes some tenths of a second, is told as at any other time.
     """
     early: list[int] = []
-    handler = signal.getsignal(signal.SIGINT)
-    if handler is signal.default_int_handler:  # else whoever started this wants no interrupts
+    # Another handler is that of whoever started this, and wants no interrupts.
+    heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if heeded:
         signal.signal(signal.SIGINT, lambda number, _frame: early.append(number))
     from mlc_compile.cli.app import main as run
 
-    signal.signal(signal.SIGINT, handler)
+    if heeded:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     run(interrupted=bool(early))
 
 

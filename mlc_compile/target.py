@@ -81,8 +81,8 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     subgroup: int = 1  # threads that step together and may shuffle; 1: none may be assumed
     f16: bool  # float16 in memory and in arithmetic
     int8: bool  # 8-bit storage
-    tensor_cores: bool = False  # products of 16x16x16 float16 tiles by a warp
-    simd_matrices: bool = False  # products of 8x8x8 tiles, float16 or float32, by a subgroup
+    tensor_cores: bool = False  # CUDA's wmma, PTX's m16n8k16 in float16, cp.async: from sm_80 on
+    simdgroup_matrices: bool = False  # Metal's, of 8 x 8, float16 and float32
     buffers: int | None = None  # the most that a kernel may take; None: enough
     binding_bytes: int | None = None  # the most of one buffer that a kernel sees; None: enough
     grid: int = 65535  # the most blocks along x

@@ -91,7 +91,7 @@ def import_compiler() -> None:
 def without_torch() -> Iterator[None]:
     """Hide torch from what is imported in this block: TVM loads it where it finds it.
 
-    That would cost four seconds and 200 MB, for conversions that we do not use. Afterwards
+    That costs one to four seconds and 200 MB, for conversions that we do not use. Afterwards
     another library may want it.
     """
     hidden = "torch" not in sys.modules

@@ -191,8 +191,7 @@ def _report_bug(
 ) -> None:
     """What Python calls for an exception that nothing foresaw; it then exits with 1.
 
-    An interrupt outside a command, while modules load, comes here too; then Python exits as
-    the signal wants.
+    An interrupt outside a command comes here too; then Python exits as the signal wants.
     """
     if issubclass(kind, KeyboardInterrupt):
         _interrupted(arguments)

@@ -171,8 +171,8 @@ def _profile_table(profile: "Profile") -> "Table":
     table.title = (
         f"{profile.artifact}\n"
         f"{unit} at depth {profile.depth}, {count(profile.threads, 'thread')}\n"
-        f"{_milliseconds(profile.seconds)}; while each kernel is timed "
-        f"{_milliseconds(profile.watched_seconds)}{noisy}"
+        f"{_milliseconds(profile.seconds)} "
+        f"({_milliseconds(profile.watched_seconds)} while each kernel is timed){noisy}"
     )
     for kernel in profile.kernels:
         table.add_row(*_kernel_row(kernel))

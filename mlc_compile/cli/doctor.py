@@ -38,7 +38,8 @@ LOW_DISK: Final = 8 << 30  # bytes: a 4B checkpoint's weights, twice, as `build`
 # Reads [[name, mcpu, triple], ...] on stdin; prints the names whose CPU this LLVM knows.
 PROBE: Final = """
 import json, sys
-sys.modules["torch"] = None  # TVM would load it
+from mlc_compile.tvm_version import import_compiler
+import_compiler()
 from tvm.target import codegen
 rows = json.load(sys.stdin)
 print(json.dumps([name for name, cpu, triple in rows if codegen.llvm_is_valid_cpu(cpu, triple)]))

@@ -188,7 +188,9 @@ def _register(name: str, infer: Infer) -> None:
     register_op_attr(name, "FPurity", tvm.runtime.convert(True))
 
 
-_known = set(Op.list_op_names())  # ours after a second import, as under a reloading test runner
+_known = set(
+    Op.list_op_names()
+)  # holds ours after a second import, as under a reloading test runner
 for _name, _infer in OPERATORS.items():
     if _name not in _known:
         _register(_name, _infer)

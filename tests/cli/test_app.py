@@ -180,6 +180,14 @@ def test_an_interrupt_while_the_program_is_imported_is_told_too(options, told):
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", told)
 
 
+def test_who_ignores_interrupts_is_not_interrupted():
+    ignoring = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + INTERRUPTED_EARLY
+    command = [sys.executable, "-c", ignoring, "targets", "--quiet"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "cpu" in ran.stdout
+
+
 def test_an_interrupt_ends_with_130(monkeypatch, capsys):
     assert fail_with(monkeypatch, KeyboardInterrupt()) == 130
     assert capsys.readouterr().err == "interrupted\n"

@@ -137,9 +137,9 @@ def test_rounds_are_told_where_there_are_several() -> None:
     assert "rounds" not in drawn(as_table(benchmark(measurement()), compare=True))
 
 
-def test_kernels_fit_80_columns_and_the_header_says_what_watched_is() -> None:
+def test_kernels_fit_80_columns_and_the_header_says_what_watching_costs() -> None:
     text = drawn(_profile_table(profile()))
-    assert "3.500 ms; while each kernel is timed 4.000 ms" in text
+    assert "3.500 ms (4.000 ms while each kernel is timed)" in text
     assert "noisy" not in text
     table = [line for line in text.splitlines() if line.startswith(("int8", "outside", "all"))]
     assert max(map(len, table)) <= 80

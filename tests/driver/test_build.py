@@ -374,8 +374,10 @@ def test_a_file_is_no_place_for_builds(here, nano_checkpoint, tmp_path):
     assert file.read_text() == "keep"
 
 
-def test_paths_go_to_stdout_and_the_rest_to_stderr(cli, nano_checkpoint, nano_artifact, tmp_path):
-    """Without the cache too, which gives the same bytes and leaves none."""
+def test_a_build_without_the_cache_tells_the_same_and_gives_the_same_bytes(
+    cli, nano_checkpoint, nano_artifact, tmp_path
+):
+    """Paths go to stdout, the rest to stderr."""
     env = {**os.environ, "MLC_COMPILE_CACHE": str(tmp_path / "cache")}
     ran = cli("build", nano_checkpoint, "-o", tmp_path, "--no-cache", env=env)
     assert not (tmp_path / "cache").exists()

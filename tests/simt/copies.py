@@ -1,7 +1,7 @@
 """Asynchronous copies to shared memory: cp.async, its groups, and waiting for them.
 
 What is copied is read when the copy begins, and written when its thread waits for it. Until then
-nobody may touch the place: what was there is gone, what will be is not yet there.
+nobody may touch the place: what was there is gone, and what is written there would be overwritten.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,19 +11,16 @@ from typing import Final
 import numpy as np
 import tvm
 
-from .dtypes import constant
 from .errors import Unsupported
+from .fragments import DONE, Compile
 from .frame import Active, Copies, Frame
-from .memory import FlatView
-from .mma import check_even
+from .memory import FlatView, check_even
 from .plan import Array, Eval, Plan
 from .pointers import compile_pointer
 
-Compile = Callable[[object, Plan], Eval]
 Call = tvm.ir.Call
 
 PIECE_BYTES: Final = 16  # the only size here; both ends begin at a multiple of it
-NOTHING: Final = constant(0, np.dtype("int32"))
 
 
 @dataclass(slots=True)
@@ -38,18 +35,18 @@ class Copy:
 
 
 def _begin(node: Call, plan: Plan, compile_expr: Compile) -> Eval:
-    to, to_offset, source, source_offset, size = node.args
+    to, source, size = list(node.args)[:3]
     if size.value != PIECE_BYTES:
         raise Unsupported(f"{plan.name}: asynchronous copy of {size} bytes")
+    (to,) = to.args  # TVM converts the address to one of shared memory
     ends = [compile_pointer(p, plan, compile_expr) for p in (to, source)]
-    offsets = [compile_expr(o, plan) for o in (to_offset, source_offset)]
     plan.usage.written.add(ends[0].root)
 
     def run(frame: Frame) -> Array:
         active, indices, views = frame.active, [], [frame.views[end.key] for end in ends]
-        for view, end, offset in zip(views, ends, offsets, strict=True):
-            first = end.offset(frame) + offset(frame)
-            check_even(frame, view, first, PIECE_BYTES, "copies")
+        for view, end in zip(views, ends, strict=True):
+            first = end.offset(frame)
+            check_even(frame.active, view, first, PIECE_BYTES, "copies")
             indices.append(first + np.arange(PIECE_BYTES // view.array.itemsize)[:, None])
         value = views[1].load(active, indices[1])
         views[0].expect(active, indices[0])
@@ -58,7 +55,7 @@ def _begin(node: Call, plan: Plan, compile_expr: Compile) -> Eval:
         index = np.broadcast_to(indices[0], (len(indices[0]), threads))
         pending = _pending(frame)
         pending.copies.append(Copy(views[0], index, value, waiting, pending.groups.copy()))
-        return NOTHING
+        return DONE
 
     return run
 
@@ -75,7 +72,7 @@ def _wait_for_groups(node: Call, _plan: Plan, _compile_expr: Compile) -> Eval:
 def _commit(frame: Frame) -> Array:
     mask = frame.active.mask
     _pending(frame).groups[... if mask is None else mask] += 1
-    return NOTHING
+    return DONE
 
 
 def _wait(frame: Frame, left: int) -> Array:
@@ -85,10 +82,10 @@ def _wait(frame: Frame, left: int) -> Array:
     for copy in pending.copies:
         done = here & copy.waiting & (copy.group < pending.groups - left)
         if done.any():
-            copy.view.store(Active(active.threads, active.clock, done), copy.index, copy.value)
+            copy.view.arrive(Active(active.threads, active.clock, done), copy.index, copy.value)
             copy.waiting &= ~done
     pending.copies[:] = [c for c in pending.copies if c.waiting.any()]
-    return NOTHING
+    return DONE
 
 
 def _pending(frame: Frame) -> Copies:
@@ -98,7 +95,7 @@ def _pending(frame: Frame) -> Copies:
 
 
 CALLS: Final[Mapping[str, Callable[[Call, Plan, Compile], Eval]]] = {
-    "s_tir.cp_async_raw": _begin,
+    "ptx.cp_async_cg": _begin,
     "ptx.cp_async_commit_group": _end_group,
     "ptx.cp_async_wait_group": _wait_for_groups,
 }

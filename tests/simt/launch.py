@@ -10,13 +10,13 @@ from tvm import tirx
 from .dtypes import type_of
 from .errors import Unsupported
 from .expressions import compile_expr
+from .fragments import SCOPES as FRAGMENTS
+from .fragments import make_fragments, warps_of
 from .frame import Active, Clock, Frame
 from .grid import Dim3, Grid, Launch, Threads, axis_values, threads_of
 from .memory import FlatMemory, FlatView, LocalMemory, LocalView, View
 from .plan import Axis, Buffer, Exec, Plan, Usage, key_of
 from .races import RaceTracker
-from .wmma import SCOPES as FRAGMENTS
-from .wmma import make_fragments, warps_of
 
 LANES: Final = 16384  # threads of a chunk: enough to hide Python's cost, few enough for caches
 LOCAL_BYTES: Final = 1 << 26  # of a chunk

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from .errors import DataRace, OutOfBounds, SimtError, UninitializedRead
+from .errors import DataRace, Misaligned, OutOfBounds, SimtError, UninitializedRead
 from .frame import Active
 from .races import ATOMIC, MANY, NOBODY, Conflict, RaceTracker
 
@@ -29,6 +29,7 @@ class FlatMemory:
     stride: int
     written: Array | None
     tracker: RaceTracker | None
+    awaited: Array | None = None  # bool, like `written`: asynchronous copies are on their way
 
 
 @dataclass(slots=True)
@@ -74,8 +75,18 @@ class FlatView:
         """The elements at `index` will be written: they are touched now, and hold nothing."""
         index = active.select(self._place(active, index, "write"))
         self._touch(active, index)
-        if self.memory.written is not None:
-            self.memory.written[self._unit(index)] = False
+        memory, unit = self.memory, self._unit(index)
+        if memory.awaited is None:
+            memory.awaited = np.zeros(len(memory.data) // memory.unit, bool)
+        memory.awaited[unit] = True
+        if memory.written is not None:
+            memory.written[unit] = False
+
+    def arrive(self, active: Active, index: Array, value: Array) -> None:
+        """What was expected is written."""
+        placed = active.select(self._place(active, index, "write"))
+        self.memory.awaited[self._unit(placed)] = False
+        self.store(active, index, value)
 
     def atomic_add(self, active: Active, index: Array, value: Array) -> None:
         """Add to elements one thread after another; atomic updates race with plain accesses."""
@@ -88,6 +99,10 @@ class FlatView:
         if memory.written is None and memory.tracker is None:
             return
         unit = self._unit(index)
+        if memory.awaited is not None and memory.awaited[unit].any():
+            at = int(memory.awaited[unit].argmax())
+            what = f"writes {self._element(unit, at)}, to where a copy is on its way"
+            complain(DataRace, active, at % unit.shape[-1], what)
         if memory.tracker is not None:
             conflict = memory.tracker.write(unit, active.who, active.stamps, atomic=atomic)
             self._check(active, unit, conflict, "writes")
@@ -219,6 +234,16 @@ def complain(error: type[SimtError], active: Active, lane: int, what: str) -> No
     """Raise an error about the `lane`-th active lane."""
     grid = active.threads.grid
     raise error(f"{grid.kernel}: {grid.place(active.who.thread[lane])} {what}")
+
+
+def check_even(active: Active, view: View, first: Array, unit: int, action: str) -> None:
+    """Complain of an address, in elements of the view, that is not `unit` bytes even."""
+    odd = active.select(first * view.array.itemsize % unit != 0)
+    if odd.any():
+        lane = int(odd.argmax())
+        at = int(active.select(first)[lane])
+        what = f"{action} at {view.name}[{at}], which is not {unit} bytes even"
+        complain(Misaligned, active, lane, what)
 
 
 def _refuse_index(view: View, active: Active, index: Array, outside: Array, action: str) -> None:

@@ -9,22 +9,19 @@ from typing import Final
 import numpy as np
 import tvm
 
-from .dtypes import constant
-from .errors import Misaligned, Unsupported
+from .errors import Unsupported
+from .fragments import DONE, Compile, leaders
 from .frame import Frame
 from .grid import WARP
-from .memory import complain
+from .memory import check_even
 from .plan import Array, Eval, Plan
 from .pointers import Pointer, compile_pointer
-from .wmma import leaders
 
-Compile = Callable[[object, Plan], Eval]
 Call = tvm.ir.Call
 
 FORM: Final = ["m16n8k16", "row", "col", "fp16", "fp16", "fp32"]
 MATRIX: Final = 8  # rows, and columns, of each of the four that `ldmatrix` loads
 ADDRESS_BYTES: Final = 16
-NOTHING: Final = constant(0, np.dtype("int32"))
 
 
 def _places(rows: int, held: int, half_columns: int) -> tuple[Array, Array]:
@@ -60,7 +57,7 @@ class _Registers:
         rows, columns = places
         held = frame.views[self.pointer.key].load(frame.active, self._index(frame, len(rows)))
         by_warp = held.reshape(len(rows), -1, WARP).transpose(1, 0, 2)
-        whole = np.empty((by_warp.shape[1 - 1], rows.max() + 1, columns.max() + 1), np.float32)
+        whole = np.empty((len(by_warp), rows.max() + 1, columns.max() + 1), np.float32)
         whole[:, rows, columns] = by_warp
         return whole
 
@@ -86,7 +83,7 @@ def _multiply(node: Call, plan: Plan, compile_expr: Compile) -> Eval:
         total = left @ right.transpose(0, 2, 1) + c.matrices(frame, C)
         rows, columns = C
         c.put(frame, total[:, rows, columns].transpose(1, 0, 2).reshape(len(rows), -1))
-        return NOTHING
+        return DONE
 
     return run
 
@@ -102,26 +99,16 @@ def _load(node: Call, plan: Plan, compile_expr: Compile) -> Eval:
     def run(frame: Frame) -> Array:
         leaders(frame)
         first, view = pointer.offset(frame) + offset(frame), frame.views[pointer.key]
-        check_even(frame, view, first, ADDRESS_BYTES, "loads a matrix row")
+        check_even(frame.active, view, first, ADDRESS_BYTES, "loads a matrix row")
         rows = view.load(frame.active, first + np.arange(MATRIX)[:, None])
         matrices = rows.T.reshape(-1, 4, MATRIX, MATRIX)  # [warps, 4, row, column]
         if flip:
             matrices = matrices.transpose(0, 1, 3, 2)
         pairs = matrices.reshape(-1, 4, WARP, 2)  # a lane's is row lane / 4, columns 2 (lane % 4)
         registers.put(frame, pairs.transpose(1, 3, 0, 2).reshape(8, -1))
-        return NOTHING
+        return DONE
 
     return run
-
-
-def check_even(frame: Frame, view: object, first: Array, unit: int, action: str) -> None:
-    """Complain of an address, in elements of the view, that is not `unit` bytes even."""
-    odd = frame.active.select(first * view.array.itemsize % unit != 0)
-    if odd.any():
-        lane = int(odd.argmax())
-        at = int(frame.active.select(first)[lane])
-        what = f"{action} at {view.name}[{at}], which is not {unit} bytes even"
-        complain(Misaligned, frame.active, lane, what)
 
 
 CALLS: Final[Mapping[str, Callable[[Call, Plan, Compile], Eval]]] = {

@@ -1,7 +1,6 @@
 """Metal's simdgroup matrices: fragments of 8 x 8 that the 32 threads of a simdgroup hold together.
 
-As with CUDA's (see `wmma`), a fragment is kept per simdgroup, and its accesses of memory count as
-those of the first thread. Metal Shading Language specification, "SIMD-group matrices".
+Metal Shading Language specification, "SIMD-group matrices".
 """
 
 from collections.abc import Callable, Mapping
@@ -12,15 +11,13 @@ import numpy as np
 import tvm
 
 from .errors import Unsupported
+from .fragments import DONE, Compile, Slot, leaders, per_warp, slot_of
 from .frame import Frame
 from .plan import Array, Eval, Plan
 from .pointers import Pointer, compile_pointer
-from .wmma import DONE, Slot, leaders, per_warp, slot_of
 
-Compile = Callable[[object, Plan], Eval]
 Call = tvm.ir.Call
 
-SCOPE: Final = "metal.simdgroup"
 SIDE: Final = 8
 ELEMENTS: Final = SIDE * SIDE
 

@@ -7,6 +7,7 @@ from tvm.ir import StringImm
 from tvm.script import tirx as script
 from tvm.tirx.script import builder as T
 
+from mlc_compile.schedule.kernels.gpu import async_copy
 from mlc_compile.schedule.kernels.gpu import mma as words
 from tests.simt import (
     DataRace,
@@ -32,12 +33,12 @@ def product(*, transposed=False):
             panels = shared(2 * 16 * PITCH, "float16")
             for i, side in enumerate(sides):
                 at = (i * 16 + lane // 2) * PITCH + lane % 2 * 8
-                words.copy((side, (lane // 2, lane % 2 * 8)), panels, at)
-            words.commit()
-            words.arrived()
+                async_copy.copy((side, (lane // 2, lane % 2 * 8)), panels, at)
+            async_copy.end_group()
+            async_copy.wait()
             left, two = local(8, "float16"), local(8, "float16")
             words.load_a(lane, left, 0, panels, tirx.IntImm("int32", 0), PITCH)
-            load = words.load_two_b_transposed if transposed else words.load_two_b
+            load = words.load_pair_transposed if transposed else words.load_pair
             load(lane, two, panels, tirx.IntImm("int32", 16 * PITCH), PITCH)
             for i in range(2):
                 sums = local(4)
@@ -75,22 +76,35 @@ def test_elements_are_where_the_manual_has_them():
             assert (C[0][i, lane], C[1][i, lane]) == (row, within * 2 + (i & 1))
 
 
-def copying(*, wait=True, barrier=True, shift=0, early=False):
-    """y[t] = x[(t + 8) % 256], by way of shared memory that another thread fills."""
+def wait(groups):
+    """Without the barrier of `async_copy.wait`."""
+    T.evaluate(script.ptx["cp.async.wait_group"](groups))
+
+
+def copying(*, group=True, waits=True, barrier=True, shift=0, meanwhile=None):
+    """y[t] = x[(t + 8) % 256], by way of shared memory that another thread fills.
+
+    `meanwhile` the next thread's place is read before the copies, or after, or written.
+    """
     with kernel("copying") as k:
         x, y = arg("x", (272,), "float16"), arg("y", (256,), "float16")
         with launch(1, 32) as (_, tx):
-            s = shared(256, "float16")
-            if early:
+            s, beside = shared(256, "float16"), (tx + 1) % 32 * 8
+            if meanwhile:
                 put(s, tx * 8, tirx.FloatImm("float16", 0))
                 sync()
-            ends = call("handle", "address_of", s[tx * 8]), 0, x.data, tx * 8 + shift
-            T.evaluate(call("float16", "s_tir.cp_async_raw", *ends, 16))
-            if early:
-                put(y, tx, s[(tx + 1) % 32 * 8])
-            T.evaluate(script.ptx["cp.async.commit_group"]())
-            if wait:
-                T.evaluate(script.ptx["cp.async.wait_group"](0))
+            if meanwhile == "read before":
+                put(y, tx, s[beside])
+            async_copy.copy((x, (tx * 8 + shift,)), s, tx * 8)
+            if group:
+                async_copy.end_group()
+            if meanwhile == "read after":
+                put(y, tx, s[tx * 8])
+            if meanwhile == "written":
+                sync()
+                put(s, beside, tirx.FloatImm("float16", 0))
+            if waits:
+                wait(0)
             if barrier:
                 sync()
             with T.serial(0, 8) as i:
@@ -107,9 +121,12 @@ def test_a_copy_arrives():
 @pytest.mark.parametrize(
     ("fault", "error", "what"),
     [
-        ({"wait": False}, UninitializedRead, "which no thread has written"),
+        ({"waits": False}, UninitializedRead, "which no thread has written"),
+        ({"group": False}, UninitializedRead, "which no thread has written"),
         ({"barrier": False}, DataRace, "reads .*, which block .* touched unordered"),
-        ({"early": True}, UninitializedRead, "which no thread has written"),
+        ({"meanwhile": "read before"}, DataRace, "writes .*, which block .* touched unordered"),
+        ({"meanwhile": "read after"}, UninitializedRead, "which no thread has written"),
+        ({"meanwhile": "written"}, DataRace, "to where a copy is on its way"),
         ({"shift": 4}, Misaligned, r"copies at x\[4\], which is not 16 bytes even"),
     ],
 )
@@ -121,21 +138,25 @@ def test_faults_of_copies(fault, error, what):
 def test_only_the_last_groups_may_be_on_their_way():
     def second(left):
         with kernel("second") as k:
-            x, y = arg("x", (512,), "float16"), arg("y", (32,), "float16")
+            x, y = arg("x", (512,), "float16"), arg("y", (256,), "float16")
             with launch(1, 32) as (_, tx):
                 s = shared(512, "float16")
                 for part in range(2):
-                    ends = s.data, part * 256 + tx * 8, x.data, part * 256 + tx * 8
-                    T.evaluate(call("float16", "s_tir.cp_async_raw", *ends, 16))
-                    T.evaluate(script.ptx["cp.async.commit_group"]())
-                T.evaluate(script.ptx["cp.async.wait_group"](left))
-                put(y, tx, s[tx * 8] + s[256 + tx * 8] if left == 0 else s[tx * 8])
+                    async_copy.copy((x, (part * 256 + tx * 8,)), s, part * 256 + tx * 8)
+                    async_copy.end_group()
+                wait(left)
+                with T.serial(0, 8) as i:
+                    first, other = s[tx * 8 + i], s[256 + tx * 8 + i]
+                    put(y, tx * 8 + i, first + other if left == 0 else first)
+                wait(0)
+                put(y, tx * 8, y[tx * 8] + s[256 + tx * 8 + 7])
         return k.get()
 
-    x, y = np.ones(512, "float16"), np.zeros(32, "float16")
+    x, y = np.ones(512, "float16"), np.zeros(256, "float16")
     for left, total in [(1, 1), (0, 2)]:
         run(second(left), x, y)
-        assert (y == total).all()
+        assert (y[1:8] == total).all()
+        assert y[0] == total + 1
 
 
 def loading(*, start=0, threads=32, form="m16n8k16"):

@@ -37,7 +37,7 @@ def planned(request):
 
 @pytest.fixture(scope="module")
 def planned_for_cuda():
-    """A whole model as a GPU gets it: no arena."""
+    """A whole model as a GPU gets it: no arena. One will do: what differs is the target."""
     mod, step = unplanned("qwen3-0.6b", "cuda-sm80")
     return step(mod)
 

@@ -14,7 +14,7 @@ from mlc_compile.ops import Attention
 from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.gpu import words as g
 from mlc_compile.schedule.kernels.gpu.attention_pages import Pages
-from mlc_compile.schedule.kernels.gpu.attention_rows import Keys, Place, Rows
+from mlc_compile.schedule.kernels.gpu.attention_rows import Keys, Rows
 from mlc_compile.schedule.kernels.gpu.attention_tile import Tiles
 from mlc_compile.schedule.kernels.gpu.attention_tiling import LOG2_E, Tiling
 from mlc_compile.schedule.kernels.gpu.attention_warps import Warps
@@ -32,19 +32,14 @@ class Method(Protocol):
     @property
     def threads(self) -> int: ...
     def attend(
-        self,
-        rows: Rows,
-        thread: Expr,
-        q: Buffer,
-        out: tuple[Buffer, Buffer],
-        how: tuple[Expr, Expr],
+        self, rows: Rows, thread: Expr, q: Buffer, o: Buffer, lse: Buffer, scale: Expr
     ) -> None:
-        """What a block does; `out` is o and lse, `how` whether it is causal and the scale."""
+        """What one thread does for its block's tile; scores times `scale` are powers of two."""
 
 
 def method_for(a: Attention, dtype: str, device: Device) -> Method:
-    """On tensor cores, where there are any and heads and elements are for them."""
-    if Warps.fit(a, dtype, device):
+    """On tensor cores, if there are any that take heads of this size and type."""
+    if Warps.fits(a, dtype, device):
         return Warps(a.d)
     return Tiles(Tiling.of(a, dtype, device))
 
@@ -66,7 +61,7 @@ def ragged(a: Attention, dtype: str, device: Device) -> tirx.PrimFunc:
         g.view("q_rope_position", (m,), "int32")
         g.view("k_rope_offset", (batch,), "int32")
 
-        def place(side: int, sequence: Expr, token: Expr, head: Expr, column: Expr) -> Place:
+        def place(side: int, sequence: Expr, token: Expr, head: Expr, column: Expr) -> g.Place:
             return sides[side], (kv_indptr[sequence] + token, head, column)
 
         keys = Keys(lambda s: kv_indptr[s + 1] - kv_indptr[s], place)
@@ -85,7 +80,7 @@ def paged(a: Attention, dtype: str, page: int, device: Device) -> tirx.PrimFunc:
         g.view("k_rope_offset", (batch,), "int32")
         g.view("q_rope_position", (m,), "int32")
 
-        def place(side: int, sequence: Expr, token: Expr, head: Expr, column: Expr) -> Place:
+        def place(side: int, sequence: Expr, token: Expr, head: Expr, column: Expr) -> g.Place:
             at = (pages.page_of(sequence, token), side, head, token % page, column)
             return pages.data, at
 
@@ -106,7 +101,7 @@ def _attend(
     A sequence's last tiles see most keys, so the blocks that begin first have them.
     """
     q, q_indptr, m, batch = queries
-    out = v.argument("o", (m, a.h_q, a.d), dtype), v.argument("lse", (m, a.h_q))
+    o, lse = v.argument("o", (m, a.h_q, a.d), dtype), v.argument("lse", (m, a.h_q))
     causal = g.number("causal", "int32")
     g.number("rotary_mode", "int32")
     g.number("rope_scale", v.F32)
@@ -118,9 +113,20 @@ def _attend(
         number = tiles - 1 - block // a.h_kv
         tile, sequence = _find(q_indptr, number, batch, group, method.rows)
         with g.resident(BLOCKS), T.If(sequence >= 0), T.Then():
-            head = block % a.h_kv
-            rows = Rows.of(method.rows, group, q_indptr, keys, sequence, tile, head)
-            method.attend(rows, thread, q, out, (causal, T.bind(scale)))
+            start = T.bind(q_indptr[sequence])
+            rows = Rows(
+                count=method.rows,
+                group=group,
+                keys=keys,
+                causal=causal,
+                sequence=sequence,
+                head=block % a.h_kv,
+                first=T.bind(tile * method.rows),
+                start=start,
+                tokens=T.bind(q_indptr[sequence + 1] - start),
+                length=T.bind(keys.length(sequence)),
+            )
+            method.attend(rows, thread, q, o, lse, T.bind(scale))
 
 
 def _find(indptr: Buffer, tile: Expr, batch: Expr, group: int, rows: int) -> tuple[Expr, Expr]:

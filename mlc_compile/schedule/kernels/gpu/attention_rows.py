@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from mlc_compile.schedule.kernels.vector import Buffer, Expr, Index
+from mlc_compile.schedule.kernels.gpu.words import Place
+from mlc_compile.schedule.kernels.vector import Expr, Index
 
-Place = tuple[Buffer, tuple[Index, ...]]  # an element, or the first of a vector
+KEY, VALUE = 0, 1  # sides
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,29 +27,13 @@ class Rows:
     count: int
     group: int  # query heads of a key head
     keys: Keys
+    causal: Expr
     sequence: Expr
     head: Expr
     first: Expr  # row: token · group + query head
     start: Expr  # of the sequence in q
     tokens: Expr  # of the sequence in q
     length: Expr  # of the sequence in k
-
-    @classmethod
-    def of(
-        cls,
-        count: int,
-        group: int,
-        indptr: Buffer,
-        keys: Keys,
-        sequence: Expr,
-        tile: Expr,
-        head: Expr,
-    ) -> "Rows":
-        """Tile number `tile` of the sequence whose tokens `indptr` delimits."""
-        start = T.bind(indptr[sequence])
-        tokens = T.bind(indptr[sequence + 1] - start)
-        length = T.bind(keys.length(sequence))
-        return cls(count, group, keys, sequence, head, T.bind(tile * count), start, tokens, length)
 
     def at(self, row: Index) -> tuple[Expr, Expr]:
         """Token in q and query head of a row of the tile; past the end, the last token's."""
@@ -59,17 +44,18 @@ class Rows:
         """Whether the row is one of the sequence's."""
         return (self.first + row) // self.group < self.tokens
 
-    def limit(self, row: Index, causal: Expr) -> Expr:
+    def limit(self, row: Index) -> Expr:
         """How many keys a row sees; a later row sees no fewer."""
         token = tirx.min((self.first + row) // self.group, self.tokens - 1)
         before = tirx.max(tirx.min(self.length - self.tokens + token + 1, self.length), 0)
-        return tirx.Select(causal > 0, before, self.length)
+        return tirx.Select(self.causal > 0, before, self.length)
 
-    def seen(self, causal: Expr) -> Expr:
+    @property
+    def seen(self) -> Expr:
         """How many keys any row of the tile sees."""
-        return self.limit(self.count - 1, causal)
+        return self.limit(self.count - 1)
 
     def key(self, side: int, token: Expr, column: Expr) -> Place:
-        """Where a key (side 0) or value (1) is; past the end the last one, which no row sees."""
+        """Where a key or value is; past the end the last one, which no row sees."""
         token = T.bind(tirx.min(token, self.length - 1))
         return self.keys.place(side, self.sequence, token, self.head, column)

@@ -15,7 +15,7 @@ from tvm.tirx.script import builder as T
 
 from mlc_compile.schedule.kernels import vector as v
 from mlc_compile.schedule.kernels.gpu import words as g
-from mlc_compile.schedule.kernels.gpu.attention_rows import Rows
+from mlc_compile.schedule.kernels.gpu.attention_rows import KEY, VALUE, Rows
 from mlc_compile.schedule.kernels.gpu.attention_tiling import MASKED, Tiling
 from mlc_compile.schedule.kernels.vector import Buffer, Expr, Index
 
@@ -75,21 +75,15 @@ class Tiles:
         return self.t.threads
 
     def attend(
-        self,
-        rows: Rows,
-        thread: Expr,
-        q: Buffer,
-        out: tuple[Buffer, Buffer],
-        how: tuple[Expr, Expr],
+        self, rows: Rows, thread: Expr, q: Buffer, o: Buffer, lse: Buffer, scale: Expr
     ) -> None:
-        """What a block does; `out` is o and lse, `how` whether it is causal and the scale."""
-        causal, scale = how
+        """As `Method.attend`."""
         task, state = Task(self.t, rows, thread), State.make(self.t)
         task.load_queries(q, state)
-        seen = T.bind(rows.seen(causal))
+        seen = T.bind(rows.seen)
         with T.serial(0, g.blocks_of(seen, self.t.keys)) as i:
-            task.fold(state, T.bind(i * self.t.keys), causal, scale)
-        task.finish(state, *out)
+            task.fold(state, T.bind(i * self.t.keys), scale)
+        task.finish(state, o, lse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,19 +111,19 @@ class Task:
             vector = T.bind(v.load(source, *at, lanes=t.lanes))
             v.store(vector, state.kv, row * t.stride + column, lanes=t.lanes)
 
-    def fold(self, state: State, base: Expr, causal: Expr, scale: Expr) -> None:
+    def fold(self, state: State, base: Expr, scale: Expr) -> None:
         """Take a tile of keys into the state."""
         g.barrier()  # before: others still add up the last values
-        self._load(0, state, base)
+        self._load(KEY, state, base)
         g.barrier()
-        self._score(state, base, causal, scale)
+        self._score(state, base, scale)
         g.barrier()
-        self._load(1, state, base)
+        self._load(VALUE, state, base)
         self._soften(state)
         g.barrier()
         self._add_up(state)
 
-    def _score(self, state: State, base: Expr, causal: Expr, scale: Expr) -> None:
+    def _score(self, state: State, base: Expr, scale: Expr) -> None:
         """scores = q k^T: a thread computes some rows and columns, as far apart as others do."""
         t = self.t
         y, x = self.thread // t.score_columns, self.thread % t.score_columns
@@ -150,7 +144,7 @@ class Task:
                         v.put(sums[n] + left * right, sums, n)
         with _guarded(t.rows >= t.score_rows, y < t.rows):
             for i, row in enumerate(rows):
-                limit = T.bind(self.rows.limit(row, causal))
+                limit = T.bind(self.rows.limit(row))
                 for j, column in enumerate(columns):
                     score = sums[i * len(columns) + j] * scale
                     visible = base + tirx.Cast("int32", column) < limit

@@ -16,9 +16,9 @@ from tvm.tirx.script import builder as T
 
 from mlc_compile.ops import Attention
 from mlc_compile.schedule.kernels import vector as v
-from mlc_compile.schedule.kernels.gpu import mma
+from mlc_compile.schedule.kernels.gpu import async_copy, mma
 from mlc_compile.schedule.kernels.gpu import words as g
-from mlc_compile.schedule.kernels.gpu.attention_rows import Place, Rows
+from mlc_compile.schedule.kernels.gpu.attention_rows import KEY, VALUE, Rows
 from mlc_compile.schedule.kernels.gpu.attention_tiling import MASKED
 from mlc_compile.schedule.kernels.vector import Buffer, Expr
 from mlc_compile.target import Device
@@ -27,7 +27,10 @@ WARPS: Final = 4
 KEYS: Final = 64  # at a time: 32 registers of scores
 WIDEST: Final = 128  # head: 64 registers of output, and 32 of queries
 HALVES: Final = 2  # rows of a lane
-TWO: Final = 2 * mma.N  # columns of the two b that are loaded at once
+PIECE: Final = async_copy.BYTES // 2  # elements of a copy
+PAIR: Final = 2 * mma.N  # columns of the two b that are loaded at once
+
+PlaceOf = Callable[[Expr, Expr], g.Place]  # of a row and a column
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +40,8 @@ class Warps:
     d: int
 
     @staticmethod
-    def fit(a: Attention, dtype: str, device: Device) -> bool:
-        """Whether heads and the device are for this."""
+    def fits(a: Attention, dtype: str, device: Device) -> bool:
+        """Whether the device computes heads of this size and type so."""
         return device.tensor_cores and dtype == mma.DTYPE and a.d % mma.K == 0 and a.d <= WIDEST
 
     @property
@@ -49,50 +52,45 @@ class Warps:
     @property
     def threads(self) -> int:
         """Of a block."""
-        return WARPS * mma.WARP
+        return WARPS * g.SUBGROUP
 
     @property
     def pitch(self) -> int:
         """Elements of a row in shared memory: those of a matrix lie in different banks."""
-        return self.d + mma.PIECE
+        return self.d + PIECE
 
     @property
     def panel(self) -> int:
-        """Elements of a tile in shared memory: of queries, keys or values."""
+        """Elements of a tile of keys or values in shared memory."""
         return KEYS * self.pitch
 
     def attend(
-        self,
-        rows: Rows,
-        thread: Expr,
-        q: Buffer,
-        out: tuple[Buffer, Buffer],
-        how: tuple[Expr, Expr],
+        self, rows: Rows, thread: Expr, q: Buffer, o: Buffer, lse: Buffer, scale: Expr
     ) -> None:
-        """What a block does; `out` is o and lse, `how` whether it is causal and the scale."""
-        causal, scale = how
-        work = _Work(self, rows, thread, T.bind(thread % mma.WARP), _State.make(self.d))
-        seen = T.bind(rows.seen(causal))
+        """As `Method.attend`."""
+        assert self.rows <= KEYS, "queries come to where values will be"
+        work = _Work(self, rows, thread, T.bind(thread % g.SUBGROUP), _State.make(self.d))
+        seen = T.bind(rows.seen)
         panels = g.shared(2 * self.panel, dtype=mma.DTYPE)
         work.bring_queries(q, panels)
         with T.If(seen > 0), T.Then():
-            work.bring(0, v.int32(0), panels)
-        mma.commit()
+            work.bring(KEY, v.int32(0), panels)
+        async_copy.end_group()
         work.take_queries(panels)
         with T.serial(0, g.blocks_of(seen, KEYS)) as i:
             base = T.bind(i * KEYS)
-            mma.arrived()  # keys; and values, or queries, are no longer read
-            work.bring(1, base, panels)
-            mma.commit()
+            async_copy.wait()  # for keys; and values, or queries, are no longer read
+            work.bring(VALUE, base, panels)
+            async_copy.end_group()
             scores = work.score(panels)
-            work.mask(scores, base, causal)
+            work.mask(scores, base)
             weights = work.soften(scores, scale)
-            mma.arrived()  # values; and keys are no longer read
+            async_copy.wait()  # for values; and keys are no longer read
             with T.If(base + KEYS < seen), T.Then():
-                work.bring(0, base + KEYS, panels)
-            mma.commit()
+                work.bring(KEY, base + KEYS, panels)
+            async_copy.end_group()
             work.add_up(weights, panels)
-        work.finish(*out, scale)
+        work.finish(o, lse, scale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,29 +130,33 @@ class _Work:
     @property
     def _first(self) -> Expr:
         """Row of the tile where the warp's begin."""
-        return self.thread // mma.WARP * mma.M
+        return self.thread // g.SUBGROUP * mma.M
 
     @property
     def _rows(self) -> list[Expr]:
         """The lane's rows of the tile."""
         return [self._first + mma.row_of(self.lane) + half * mma.M // 2 for half in range(HALVES)]
 
-    def _copy(self, place_of: Callable[[Expr, Expr], Place], panels: Buffer, start: int) -> None:
-        """A tile of rows to shared memory, as a group when it is committed."""
+    def _copy(self, rows: int, place_of: PlaceOf, panels: Buffer, start: int) -> None:
+        """Begin to copy rows to shared memory."""
         w = self.w
-        with g.each_vector(KEYS * w.d, self.thread, w.threads, mma.PIECE) as i:
+        with g.each_vector(rows * w.d, self.thread, w.threads, PIECE) as i:
             row, column = T.bind(i // w.d), T.bind(i % w.d)
-            mma.copy(place_of(row, column), panels, start + row * w.pitch + column)
+            async_copy.copy(place_of(row, column), panels, start + row * w.pitch + column)
 
     def bring_queries(self, q: Buffer, panels: Buffer) -> None:
         """The tile's queries to where values will be."""
-        self._copy(lambda row, column: (q, (*self.rows.at(row), column)), panels, self.w.panel)
-        mma.commit()
+
+        def place_of(row: Expr, column: Expr) -> g.Place:
+            return q, (*self.rows.at(row), column)
+
+        self._copy(self.w.rows, place_of, panels, self.w.panel)
+        async_copy.end_group()
 
     def take_queries(self, panels: Buffer) -> None:
         """The warp's queries to registers, once they are there; keys may still be on their way."""
         w = self.w
-        mma.arrived(1)
+        async_copy.wait(1)
         with g.unrolled_later(w.d // mma.K) as k:
             at = w.panel + self._first * w.pitch + k * mma.K
             mma.load_a(self.lane, self.state.q, k * mma.A_HELD, panels, at, w.pitch)
@@ -162,37 +164,37 @@ class _Work:
     def bring(self, side: int, base: Expr, panels: Buffer) -> None:
         """A tile of keys or values from token `base` on."""
 
-        def place_of(row: Expr, column: Expr) -> Place:
+        def place_of(row: Expr, column: Expr) -> g.Place:
             return self.rows.key(side, base + tirx.Cast("int32", row), column)
 
-        self._copy(place_of, panels, side * self.w.panel)
+        self._copy(KEYS, place_of, panels, side * self.w.panel)
 
     def score(self, panels: Buffer) -> Buffer:
         """q kᵀ: a c for each 8 keys."""
         w, scores = self.w, g.registers(held(KEYS))
         _fill(scores, held(KEYS), 0.0)
-        with g.unrolled_later(w.d // mma.K) as k, g.unrolled_later(KEYS // TWO) as two:
+        with g.unrolled_later(w.d // mma.K) as k, g.unrolled_later(KEYS // PAIR) as pair:
             b = g.registers(2 * mma.B_HELD, dtype=mma.DTYPE)
-            mma.load_two_b(self.lane, b, panels, two * TWO * w.pitch + k * mma.K, w.pitch)
-            _multiply_two(scores, two, (self.state.q, k), b)
+            mma.load_pair(self.lane, b, panels, pair * PAIR * w.pitch + k * mma.K, w.pitch)
+            _multiply_pair(scores, pair, (self.state.q, k), b)
         return scores
 
     def add_up(self, weights: Buffer, panels: Buffer) -> None:
         """out += weights · values."""
         w = self.w
-        with g.unrolled_later(KEYS // mma.K) as k, g.unrolled_later(w.d // TWO) as two:
+        with g.unrolled_later(KEYS // mma.K) as k, g.unrolled_later(w.d // PAIR) as pair:
             b = g.registers(2 * mma.B_HELD, dtype=mma.DTYPE)
-            at = w.panel + k * mma.K * w.pitch + two * TWO
-            mma.load_two_b_transposed(self.lane, b, panels, at, w.pitch)
-            _multiply_two(self.state.out, two, (weights, k), b)
+            at = w.panel + k * mma.K * w.pitch + pair * PAIR
+            mma.load_pair_transposed(self.lane, b, panels, at, w.pitch)
+            _multiply_pair(self.state.out, pair, (weights, k), b)
 
-    def mask(self, scores: Buffer, base: Expr, causal: Expr) -> None:
+    def mask(self, scores: Buffer, base: Expr) -> None:
         """Keys that a row must not see, if there are such for any row."""
-        least = self.rows.limit(0, causal)
+        least = self.rows.limit(0)
         column = T.bind(tirx.Cast("int32", mma.column_of(self.lane)))
         with T.If(base + KEYS > least), T.Then():
             for half, row in enumerate(self._rows):
-                limit = T.bind(self.rows.limit(row, causal) - base)
+                limit = T.bind(self.rows.limit(row) - base)
                 with _each_pair(KEYS, half) as (first, at):
                     for i in range(2):
                         seen = first + column + i < limit
@@ -210,15 +212,15 @@ class _Work:
             top = mma.over_row(state.top[half], tirx.max)
             v.put(top, state.top, half)
             none_seen = top < v.const(MASKED / 2)  # all weights would be 1
-            base = T.bind(tirx.Select(none_seen, v.const(0.0), top))
-            factor = T.bind(tirx.exp2((before - base) * scale))
+            shift = T.bind(tirx.Select(none_seen, v.const(0.0), top * scale))
+            factor = T.bind(tirx.exp2(before * scale - shift))
             v.put(state.mass[half] * factor, state.mass, half)
             with _each_pair(self.w.d, half) as (_, at):
                 pair = v.load(state.out, at, lanes=2)
                 v.store(pair * v.splat(factor, 2), state.out, at, lanes=2)
             with _each_pair(KEYS, half) as (_, at):
                 for i in range(2):  # one by one, or TVM makes `weights` a buffer of pairs
-                    weight = T.bind(tirx.exp2((scores[at + i] - base) * scale))
+                    weight = T.bind(tirx.exp2(scores[at + i] * scale - shift))
                     v.put(state.mass[half] + weight, state.mass, half)
                     g.store_as(weight, weights, at + i, lanes=1)
         return weights
@@ -245,17 +247,17 @@ def held(columns: int) -> int:
     return columns // mma.N * mma.C_HELD
 
 
-def _multiply_two(c: Buffer, two: Expr, a: tuple[Buffer, Expr], b: Buffer) -> None:
-    """Two b by the a of that number, into the two c of that number."""
+def _multiply_pair(c: Buffer, pair: Expr, a: tuple[Buffer, Expr], b: Buffer) -> None:
+    """Two b by the a of that number, into the pair of c of that number."""
     registers, number = a
     for i in range(2):
-        at = (two * 2 + i) * mma.C_HELD
+        at = (pair * 2 + i) * mma.C_HELD
         mma.multiply(c, at, registers, number * mma.A_HELD, b, i * mma.B_HELD)
 
 
 @contextmanager
 def _each_pair(columns: int, half: int) -> Iterator[tuple[Expr, Expr]]:
-    """The pairs of a row of c that a lane holds: (column of its first lane's, register)."""
+    """A row of c, two columns at a time: (the first that lane 0 holds, register)."""
     with g.unrolled_later(columns // mma.N) as i:
         yield i * mma.N, i * mma.C_HELD + half * 2
 

@@ -87,7 +87,7 @@ def _inner(device: Device, n: int, compute: Compute) -> Inner:
     chosen: Compute = compute if device.f16 else "float32"
     if device.tensor_cores and chosen == "float16":
         return wmma.matrices(wide=n >= WIDE)
-    if device.simd_matrices:
+    if device.simdgroup_matrices:
         return simdgroup.matrices(chosen)
     return Fma.of(chosen)
 

@@ -74,10 +74,10 @@ class Matrices:
                 by.multiply(sums, i * by.each + j, xs, i, ws, j)
 
     def finish(self, sums: Buffer, thread: Expr, per_output: int, write: Write) -> None:
-        """By way of shared memory.
+        """Hand all sums to `write`, by way of shared memory.
 
-        Not by `access_ptr`: TVM lets the scratch memory begin where a panel was, and such a
-        pointer must have the panel's type.
+        Its pointers are no `access_ptr`: TVM lets the scratch memory begin where a panel was, and
+        such a pointer must have the panel's type.
         """
         by, side = self.by, self.by.side
         row, column = self._place(thread)

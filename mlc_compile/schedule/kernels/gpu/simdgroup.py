@@ -1,8 +1,9 @@
 """Metal's simdgroup matrices: products of 8 x 8 x 8 float16 or float32 with float32 sums.
 
-A simdgroup keeps 4 x 4 fragments of sums, two registers of a thread each: eight loads feed sixteen
-products, where ordinary arithmetic loads as often for each thread's own. Apple GPUs have them from
-the A14 and M1 on (Metal feature set tables, Apple7).
+A simdgroup keeps 4 x 4 fragments of sums, each in two registers of a thread: eight loads, which its
+threads share, feed sixteen products. Apple GPUs have such matrices from the A14 and M1 on (Metal
+feature set tables, family Apple7). The language's specification gives all of a product one type;
+Apple's compiler also adds products of half to sums of float, as llama.cpp's kernels rely on.
 """
 
 from typing import Any, Final, Literal
@@ -16,14 +17,12 @@ from mlc_compile.schedule.kernels.gpu.panels import Shape
 from mlc_compile.schedule.kernels.vector import Buffer, Expr
 
 SIDE: Final = 8
-PAD_BYTES: Final = 16
-ITEM_BYTES: Final = {"float16": 2, "float32": 4}
+PAD: Final = {"float16": 8, "float32": 4}  # 16 bytes
 
 
 def matrices(dtype: Literal["float16", "float32"]) -> Matrices:
     """A tile of 64 x 64 from panels of `dtype`, by four simdgroups."""
-    pad = PAD_BYTES // ITEM_BYTES[dtype]
-    return Matrices(INSTRUCTIONS, Shape(m=64, n=64, step=32, pad=pad, dtype=dtype))
+    return Matrices(INSTRUCTIONS, Shape(m=64, n=64, step=32, pad=PAD[dtype], dtype=dtype))
 
 
 def _clear(sums: Buffer, i: int) -> None:

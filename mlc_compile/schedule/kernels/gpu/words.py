@@ -24,6 +24,8 @@ LOWEST: Final = -3.4e38  # below every logit that is a number; shading languages
 FAR: Final = 87.0
 VECTOR: Final = 4  # elements of one load: 16 bytes of float32 or of INT4 words
 
+Place = tuple[Buffer, tuple[Index, ...]]  # of an element, or of the first of several
+
 
 @contextmanager
 def launch(*blocks: Expr | int, threads: int) -> Iterator[tuple[Expr, ...]]:

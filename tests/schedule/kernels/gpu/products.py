@@ -22,11 +22,12 @@ SILU_SLOPE = 1.1  # the most that silu rises
 JOINS = ("metal", "webgpu")  # sums by shuffles, and by shared memory
 LARGE = "cuda-sm80"  # interprets what is made for any row: it has tensor cores and shuffles
 
-# Where `gemm` differs: tensor cores, panels in float16, panels in float32; sums as in JOINS.
+# Where `gemm` differs: tensor cores, simdgroup matrices, plain arithmetic; panels of either type.
 GEMMS = (
     ("cuda-sm80", "float16"),
     ("metal", "float16"),
-    ("vulkan", "float32"),
+    ("metal", "float32"),
+    ("vulkan", "float16"),
     ("webgpu", "float32"),
 )
 
