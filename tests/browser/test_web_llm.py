@@ -22,7 +22,7 @@ PROMPT = "The function returns"
 NUCLEUS = 0.9
 PENALTIES = {"presence_penalty": 0.5, "frequency_penalty": 1.5}
 FORCED = 300  # a token
-TOKENS = 32
+TOKENS = 16
 
 # By name, what is asked of `engine.completions`, beside the prompt.
 REQUESTS = {

@@ -25,7 +25,7 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 # Both compute in float32, from the same INT4 weights: logits of some tens differ by the order of
 # sums alone, some 1e-5; near-ties of float32 logits are decided by less than this.
 MARGIN = 1e-3
-TOKENS = 32
+TOKENS = 16
 QUESTION = "Describe the class."  # its answer is longer than TOKENS
 MORE = "What does this module do?"
 PROMPT = (  # what web-llm makes of the first question, by the artifact's mlc-chat-config.json
