@@ -75,6 +75,18 @@ def test_a_vulkan_row_is_at_least_the_generic_one(name):
     assert device.binding_bytes < 1 << 32, "a binding's size is a uint32"
 
 
+GPUS = [name for name in PRESETS if find_target(name).device is not None]
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_matrices_are_those_of_the_backend(name):
+    """What `tensor_cores` stands for began with sm_80."""
+    row = find_target(name)
+    assert row.device.tensor_cores is (row.backend == "cuda")
+    assert row.device.simdgroup_matrices is (row.backend == "metal")
+    assert all(int(arch.removeprefix("sm_")) >= 80 for arch in row.device.archs)
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_only_webgpu_forbids_to_write_what_another_argument_reads(name):
     row = find_target(name)
