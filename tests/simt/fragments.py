@@ -6,16 +6,19 @@ accesses of memory count as those of the warp's first thread.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isqrt
 from typing import Final
 
 import numpy as np
+import tvm
 
 from .dtypes import constant
-from .errors import DivergentBarrier, OutOfBounds, UninitializedRead, Unsupported
+from .errors import DivergentBarrier, Misaligned, OutOfBounds, UninitializedRead, Unsupported
 from .frame import Active, Frame
 from .grid import WARP, Threads
 from .memory import complain
 from .plan import Array, Buffer, Eval, Plan
+from .pointers import Pointer
 
 Compile = Callable[[object, Plan], Eval]
 
@@ -112,3 +115,97 @@ class Slot:
 def slot_of(node: object, index: object, plan: Plan, compile_expr: Compile) -> Slot:
     """The fragment of that number in a fragment array."""
     return Slot(plan.buffer(node).root, compile_expr(index, plan))
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Where the side x side elements of a fragment are in memory.
+
+    Its address and stride must be multiples of so many bytes.
+    """
+
+    pointer: Pointer
+    stride: Eval
+    side: int
+    transposed: bool
+    address_bytes: int = 1
+    stride_bytes: int = 1
+
+    def places(self, frame: Frame) -> Array:
+        """Indices [elements, warps] or [elements, 1]."""
+        line, column = np.divmod(np.arange(self.side**2)[:, None], self.side)
+        if self.transposed:
+            line, column = column, line
+        offset, stride = self.pointer.offset(frame), self.stride(frame)
+        self._check_alignment(frame, offset, self.address_bytes, "address")
+        self._check_alignment(frame, stride, self.stride_bytes, "stride")
+        return per_warp(frame, offset) + line * per_warp(frame, stride) + column
+
+    def _check_alignment(self, frame: Frame, value: Array, unit: int, what: str) -> None:
+        view = frame.views[self.pointer.key]
+        odd = frame.active.select(value * view.array.itemsize % unit != 0)
+        if odd.any():
+            lane = int(odd.argmax())
+            at = frame.active.select(value)[lane]
+            told = f"uses a warp matrix in {view.name} whose {what}, {at}, is not {unit} bytes even"
+            complain(Misaligned, frame.active, lane, told)
+
+
+def filling(slot: Slot, value: Eval) -> Eval:
+    """Every element becomes `value`."""
+
+    def run(frame: Frame) -> Array:
+        fragments, at = slot.find(frame)
+        fragments.put(leaders(frame), at, per_warp(frame, value(frame)))
+        return DONE
+
+    return run
+
+
+def loading(slot: Slot, tile: Tile) -> Eval:
+    """A fragment from memory."""
+
+    def run(frame: Frame) -> Array:
+        first = leaders(frame)
+        fragments, at = slot.find(frame)
+        fragments.put(first, at, frame.views[tile.pointer.key].load(first, tile.places(frame)))
+        return DONE
+
+    return run
+
+
+def storing(slot: Slot, tile: Tile, plan: Plan) -> Eval:
+    """A fragment to memory."""
+    plan.usage.written.add(tile.pointer.root)
+
+    def run(frame: Frame) -> Array:
+        first = leaders(frame)
+        fragments, at = slot.find(frame)
+        value = fragments.get(first, at)
+        frame.views[tile.pointer.key].store(first, tile.places(frame), value)
+        return DONE
+
+    return run
+
+
+def multiplying(node: tvm.ir.Call, plan: Plan, compile_expr: Compile) -> Eval:
+    """d = a b + c in float32, of arguments d, its index, a, its index and so on."""
+    args = list(node.args)
+    d, a, b, c = (slot_of(args[i], args[i + 1], plan, compile_expr) for i in range(0, 8, 2))
+
+    def run(frame: Frame) -> Array:
+        first = leaders(frame)
+
+        def matrices(slot: Slot) -> Array:
+            fragments, at = slot.find(frame)
+            flat = fragments.get(first, at)
+            side = isqrt(len(flat))
+            return flat.T.reshape(-1, side, side).astype(np.float32)
+
+        total = matrices(a) @ matrices(b) + matrices(c)
+        fragments, at = d.find(frame)
+        flat = total.reshape(len(total), -1).T
+        fragments.put(first, at, flat.astype(fragments.data.dtype))
+        return DONE
+
+    return run

@@ -16,7 +16,7 @@ from tvm import IRModule, relax, tirx
 from .lowering import lower
 from .run import execute
 
-HOST = {"kind": "llvm", "opt-level": 0}  # it only calls back
+HOST = {"kind": "llvm"}
 
 
 def interpreted(

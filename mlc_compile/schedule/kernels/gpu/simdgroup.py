@@ -6,6 +6,7 @@ feature set tables, family Apple7). The language's specification gives all of a 
 Apple's compiler also adds products of half to sums of float, as llama.cpp's kernels rely on.
 """
 
+from functools import partial
 from typing import Any, Final, Literal
 
 from tvm import tirx
@@ -29,15 +30,7 @@ def _clear(sums: Buffer, i: int) -> None:
     _matrix("make_filled_simdgroup_matrix", sums.data, i, v.const(0.0), SIDE, SIDE)
 
 
-def _load_x(to: Buffer, i: int, panel: Buffer, start: Expr, pitch: int) -> None:
-    _load(to, i, panel, start, pitch, transposed=False)
-
-
-def _load_w(to: Buffer, i: int, panel: Buffer, start: Expr, pitch: int) -> None:
-    _load(to, i, panel, start, pitch, transposed=True)
-
-
-def _load(to: Buffer, i: int, panel: Buffer, start: Expr, pitch: int, *, transposed: bool) -> None:
+def _load(transposed: bool, to: Buffer, i: int, panel: Buffer, start: Expr, pitch: int) -> None:
     place = panel.access_ptr("r", offset=start)
     _matrix("simdgroup_load", to.data, i, place, pitch, SIDE, SIDE, transposed)
 
@@ -62,8 +55,8 @@ INSTRUCTIONS: Final = Instructions(
     w_scope="metal.simdgroup",
     sum_scope="metal.simdgroup",
     clear=_clear,
-    load_x=_load_x,
-    load_w=_load_w,
+    load_x=partial(_load, False),
+    load_w=partial(_load, True),
     multiply=_multiply,
     store=_store,
 )

@@ -7,6 +7,7 @@ read from the L2 cache once for each tile of w, then costs half. Rows of a panel
 bytes apart, so the eight rows of a matrix load fall in different banks.
 """
 
+from functools import partial
 from typing import Any, Final
 
 from tvm import tirx
@@ -32,14 +33,9 @@ def _clear(sums: Buffer, i: int) -> None:
     _matrix(tirx.tvm_fill_fragment, sums, i, v.const(0.0))
 
 
-def _load_x(to: Buffer, i: int, panel: Buffer, start: Expr, pitch: int) -> None:
+def _load(order: str, to: Buffer, i: int, panel: Buffer, start: Expr, pitch: int) -> None:
     place = panel.access_ptr("r", offset=start)
-    _matrix(tirx.tvm_load_matrix_sync, to, i, place, pitch, "row_major")
-
-
-def _load_w(to: Buffer, i: int, panel: Buffer, start: Expr, pitch: int) -> None:
-    place = panel.access_ptr("r", offset=start)
-    _matrix(tirx.tvm_load_matrix_sync, to, i, place, pitch, "col_major")
+    _matrix(tirx.tvm_load_matrix_sync, to, i, place, pitch, order)
 
 
 def _multiply(sums: Buffer, at: int, x: Buffer, i: int, w: Buffer, j: int) -> None:
@@ -61,8 +57,8 @@ INSTRUCTIONS: Final = Instructions(
     w_scope="wmma.matrix_b",
     sum_scope="wmma.accumulator",
     clear=_clear,
-    load_x=_load_x,
-    load_w=_load_w,
+    load_x=partial(_load, "row_major"),
+    load_w=partial(_load, "col_major"),
     multiply=_multiply,
     store=_store,
 )
