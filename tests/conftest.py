@@ -8,9 +8,9 @@ import contextlib
 import fcntl
 import functools
 import gc
+import inspect
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,8 +23,8 @@ import numpy as np
 import pytest
 
 from mlc_compile.cache import Store
-from mlc_compile.emit.keeper import KernelSource, kept_by
-from mlc_compile.emit.link.linker import C_COMPILERS
+from mlc_compile.emit.keeper import kept_by
+from tests.hollow import Hollow
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
@@ -259,7 +259,8 @@ def nano_after(nano_plan: Callable[..., tuple[object, object]]) -> Callable[...,
                     mod = step(mod)
             yield phase.name, mod
 
-    usual = {"chunk": 64, "tied": True, "disabled": ()}
+    usual = {p.name: p.default for p in inspect.signature(nano_plan).parameters.values()}
+    usual["disabled"] = ()  # of `Options`, which the rest are for
     modules: dict[Iterator[tuple[str, object]], dict[str, object]] = {}
 
     def after(phase: str, target: str, scheme: str, **choices: object) -> object:
@@ -272,21 +273,6 @@ def nano_after(nano_plan: Callable[..., tuple[object, object]]) -> Callable[...,
         return known[phase]
 
     return after
-
-
-class Hollow:
-    """A keeper of kernels that has an empty object for each, of this machine."""
-
-    def __init__(self, directory: Path) -> None:
-        compiler = next(filter(shutil.which, C_COMPILERS), None)
-        if compiler is None:
-            pytest.skip("needs a C compiler: apt-get install gcc")
-        file = directory / "empty.o"
-        subprocess.run([compiler, "-x", "c", "-c", os.devnull, "-o", file], check=True)
-        self.empty = file.read_bytes()
-
-    def take(self, _kernel: KernelSource, _make: Callable[[], bytes]) -> bytes:
-        return self.empty
 
 
 @pytest.fixture
